@@ -1,0 +1,140 @@
+"""Causal self-attention: projections, norms of queries and keys, rotary positions, the core, the output."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
+
+from .attention_kernels import Core, core
+from .norm import norm
+from .tables import Tables
+
+
+class Attention(nn.Module):
+    """(b, s, h) -> (b, s, h)."""
+
+    def __init__(self, model: Model, training: Training, layer: int):
+        super().__init__()
+        self.model = model
+        self.settings = Core.of_layer(model, training, layer)
+        self.recompute_core = training.recompute == "selective"
+        fused = model.qkv_projection == "fused"
+        self.project = (FusedProjection if fused else SeparateProjections)(model, training)
+        width = model.num_heads * model.head_dim
+        self.out = nn.Linear(width, model.hidden_size, bias=model.bias.attention_out)
+
+    def forward(self, x: Tensor, tables: Tables) -> Tensor:
+        query, key, value = self.project(x)
+        if self.model.positions == "rotary":
+            query = rotate(query, tables.cos, tables.sin)
+            key = rotate(key, tables.cos, tables.sin)
+        if self.model.num_kv_heads != self.model.num_heads:
+            key, value = self.repeat(key), self.repeat(value)
+        y = self.core(query, key, value, tables)
+        b, a, s, d = query.shape
+        y = y.transpose(1, 2).contiguous().view(b, s, a * d)
+        y = self.out(y)
+        if self.model.dropout:
+            y = F.dropout(y, self.model.dropout)
+        return y
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, tables: Tables) -> Tensor:
+        """(b, a, s, d) x3 -> (b, a, s, d)."""
+        alibi = tables.alibi if self.model.positions == "alibi" else None
+        arguments = (query, key, value, self.settings, self.mask(tables), alibi)
+        if self.recompute_core:
+            y: Tensor = checkpoint(core, *arguments, use_reentrant=False)
+            return y
+        return core(*arguments)
+
+    def mask(self, tables: Tables) -> Tensor | None:
+        """The mask that this layer's kernel reads, if any."""
+        windowed = self.settings.window is not None
+        if self.settings.kernel == "eager":
+            return tables.window_mask if windowed else tables.mask
+        return tables.visible_window if windowed and self.settings.kernel != "flash" else None
+
+    def repeat(self, x: Tensor) -> Tensor:
+        """(b, kv, s, d) -> (b, a, s, d). A single head stays a view, expanded by a stride of zero."""
+        b, kv, s, d = x.shape
+        groups = self.model.num_heads // kv
+        return x[:, :, None].expand(b, kv, groups, s, d).reshape(b, kv * groups, s, d)
+
+
+class FusedProjection(nn.Module):
+    """One matrix; query, key and value are views of its output. (b, s, h) -> (b, a, s, d), 2 x (b, kv, s, d)."""
+
+    def __init__(self, model: Model, training: Training):
+        super().__init__()
+        self.model = model
+        self.sizes = [n * model.head_dim for n in (model.num_heads, model.num_kv_heads, model.num_kv_heads)]
+        self.qkv = nn.Linear(model.hidden_size, sum(self.sizes), bias=model.bias.query)
+        self.query_heads = Heads(model, training, model.num_heads)
+        self.key_heads = Heads(model, training, model.num_kv_heads)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self.qkv(x).split(self.sizes, dim=2)
+        query = self.query_heads(query)
+        key = self.key_heads(key)
+        value = split_heads(value, self.model.head_dim)
+        return query, key, value
+
+
+class SeparateProjections(nn.Module):
+    """Three matrices. (b, s, h) -> (b, a, s, d), 2 x (b, kv, s, d)."""
+
+    def __init__(self, model: Model, training: Training):
+        super().__init__()
+        self.model = model
+        h, bias = model.hidden_size, model.bias
+        query_width, key_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+        self.query = nn.Linear(h, query_width, bias=bias.query)
+        self.key = nn.Linear(h, key_width, bias=bias.key_value)
+        self.value = nn.Linear(h, key_width, bias=bias.key_value)
+        self.query_heads = Heads(model, training, model.num_heads)
+        self.key_heads = Heads(model, training, model.num_kv_heads)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query = self.query_heads(self.query(x))
+        key = self.key_heads(self.key(x))
+        value = split_heads(self.value(x), self.model.head_dim)
+        return query, key, value
+
+
+class Heads(nn.Module):
+    """Splits queries or keys into heads, normed before (`full`, OLMo 2) or per head (`head`, Qwen3)."""
+
+    def __init__(self, model: Model, training: Training, num_heads: int):
+        super().__init__()
+        self.head_dim, self.qk_norm = model.head_dim, model.qk_norm
+        if model.qk_norm != "none":
+            width = model.head_dim if model.qk_norm == "head" else num_heads * model.head_dim
+            self.norm = norm(model, training, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.qk_norm == "full":
+            x = self.norm(x)
+        if self.qk_norm == "head":
+            b, s, _ = x.shape
+            return self.norm(x.view(b, s, -1, self.head_dim)).transpose(1, 2)      # type: ignore[no-any-return]
+        return split_heads(x, self.head_dim)
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """(b, s, n d) -> (b, n, s, d), a view."""
+    b, s, _ = x.shape
+    return x.view(b, s, -1, head_dim).transpose(1, 2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE on (b, a, s, d), half-rotation form; the tables say how many dims of d are rotated."""
+    rotary_dim = cos.size(-1)
+    if rotary_dim < x.size(-1):
+        turned, kept = x[..., :rotary_dim], x[..., rotary_dim:]
+        return torch.cat((rotate(turned, cos, sin), kept), dim=-1)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,0 +1,33 @@
+"""Final norm, output projection and loss."""
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
+
+from .losses import chunked_cross_entropy, cross_entropy, fused_linear_cross_entropy, softcap
+from .norm import norm
+
+
+class Head(nn.Module):
+    """(b, s, h) and targets (b, s) -> the loss, a scalar; and the logits (b, s, v) where the caller keeps them."""
+
+    def __init__(self, model: Model, training: Training):
+        super().__init__()
+        self.training_record = training
+        self.cap = model.logits_softcap
+        self.norm = norm(model, training)
+        self.output = nn.Linear(model.hidden_size, model.vocab_size, bias=model.bias.head)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        training = self.training_record
+        if training.loss == "chunked":
+            return chunked_cross_entropy(self.output, self.norm(x), targets, self.cap, training.loss_chunks)
+        if training.loss == "fused_linear":
+            return fused_linear_cross_entropy(self.output, self.norm(x), targets, training.loss_chunks)
+        logits = softcap(self.output(self.norm(x)), self.cap)
+        if training.loss == "fp32_logits":
+            logits = logits.float()
+        loss = cross_entropy(logits, targets)
+        return (loss, logits) if training.keep_logits else loss

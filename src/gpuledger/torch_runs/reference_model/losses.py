@@ -1,0 +1,50 @@
+"""From the final norm's output (b, s, h) to the loss: the whole logits at once, in pieces, or fused with the product."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from gpuledger.errors import InputError
+
+
+def softcap(logits: Tensor, cap: float | None) -> Tensor:
+    """cap * tanh(logits / cap), or the logits themselves."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """(b, s, v) and (b, s) -> mean over tokens, a scalar."""
+    return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
+def chunked_cross_entropy(output: nn.Module, x: Tensor, targets: Tensor, cap: float | None, chunks: int) -> Tensor:
+    """Each piece of the tokens is projected and compared under a checkpoint: one piece's logits live at a time."""
+    pieces = x.view(-1, x.size(-1)).chunk(chunks)
+    piece_targets = targets.view(-1).chunk(chunks)
+    total = checkpoint(piece_loss, output, pieces[0], piece_targets[0], cap, use_reentrant=False)
+    for i in range(1, len(pieces)):
+        total = total + checkpoint(piece_loss, output, pieces[i], piece_targets[i], cap, use_reentrant=False)
+    return total / targets.numel()                          # type: ignore[no-any-return]
+
+
+def piece_loss(output: nn.Module, x: Tensor, targets: Tensor, cap: float | None) -> Tensor:
+    """(tokens, h) and (tokens) -> summed loss, a scalar."""
+    logits = softcap(output(x), cap)
+    return F.cross_entropy(logits, targets, reduction="sum")
+
+
+def fused_linear_cross_entropy(output: nn.Linear, x: Tensor, targets: Tensor, chunks: int) -> Tensor:
+    """PyTorch's own chunked product and loss; gradients are formed in the forward pass. It knows no autocast.
+
+    Raises:
+        InputError: this PyTorch has no torch.nn.functional.linear_cross_entropy with options (2.13 and later have).
+    """
+    if not hasattr(nn, "LinearCrossEntropyOptions"):
+        raise InputError(f"loss: fused_linear needs PyTorch 2.13 or later, this is {torch.__version__}",
+                         "use loss: chunked, or a newer PyTorch")
+    tokens = targets.numel()
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=-(-tokens // chunks))
+    return F.linear_cross_entropy(                          # type: ignore[no-any-return]
+        x.view(tokens, -1), output.weight, targets.view(-1), linear_bias=output.bias, options=options)

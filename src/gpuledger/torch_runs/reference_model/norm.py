@@ -1,0 +1,35 @@
+"""LayerNorm, PyTorch's fused RMSNorm, or the RMSNorm of elementary operators as in Hugging Face models."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
+
+RMSNORM_EPS = 1e-6
+
+
+class ComposedRMSNorm(nn.Module):
+    """weight * (x rsqrt(mean(x^2) + eps)), computed in fp32 and cast back."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + RMSNORM_EPS)
+        return self.weight * x.to(dtype)
+
+
+def norm(model: Model, training: Training, width: int | None = None) -> nn.Module:
+    """The model's kind of norm over the last dim of `width` elements (default: hidden_size)."""
+    width = width or model.hidden_size
+    if model.norm == "layernorm":
+        return nn.LayerNorm(width, bias=model.bias.norm)
+    if training.rmsnorm_implementation == "composed":
+        return ComposedRMSNorm(width)
+    return nn.RMSNorm(width, eps=RMSNORM_EPS)
