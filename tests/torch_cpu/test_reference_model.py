@@ -1,4 +1,5 @@
-"""The reference modules on the CPU: parameter counts, every option runs, and options that must agree do."""
+"""The reference modules on the CPU: counts, every option runs, options that must agree do."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,8 +13,12 @@ from gpuledger.torch_runs.precision import WEIGHT_DTYPE, autocast
 from gpuledger.torch_runs.reference_model.model import LanguageModel
 from gpuledger.torch_runs.reference_model.tables import alibi_slopes
 
-GPT2_SIZES = [(12, 768, 12, 124_439_808), (24, 1024, 16, 354_823_168),
-              (36, 1280, 20, 774_030_080), (48, 1600, 25, 1_557_611_200)]
+GPT2_SIZES = [
+    (12, 768, 12, 124_439_808),
+    (24, 1024, 16, 354_823_168),
+    (36, 1280, 20, 774_030_080),
+    (48, 1600, 25, 1_557_611_200),
+]
 
 
 def build(model: Model, step: Training, device: str = "cpu") -> LanguageModel:
@@ -29,7 +34,9 @@ def build(model: Model, step: Training, device: str = "cpu") -> LanguageModel:
 def batch(model: Model, step: Training) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
     shape = (step.micro_batch_size, step.seq_len)
-    tokens, targets = (torch.randint(model.vocab_size, shape, generator=generator) for _ in range(2))
+    tokens, targets = (
+        torch.randint(model.vocab_size, shape, generator=generator) for _ in range(2)
+    )
     return tokens, targets
 
 
@@ -62,20 +69,44 @@ def num_parameters(model: Model) -> int:
 
 @pytest.mark.parametrize("layers, hidden, heads, parameters", GPT2_SIZES)
 def test_gpt2_parameters(layers, hidden, heads, parameters):
-    model = gpt2(num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=heads,
-                 head_dim=64, ffn_hidden_size=4 * hidden, vocab_size=50257, max_position_embeddings=1024)
+    model = gpt2(
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=64,
+        ffn_hidden_size=4 * hidden,
+        vocab_size=50257,
+        max_position_embeddings=1024,
+    )
     assert num_parameters(model) == parameters
 
 
 def test_llama2_7b_parameters():
-    model = llama(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
-                  ffn_hidden_size=11008, vocab_size=32000, max_position_embeddings=4096)
+    model = llama(
+        num_layers=32,
+        hidden_size=4096,
+        num_heads=32,
+        num_kv_heads=32,
+        head_dim=128,
+        ffn_hidden_size=11008,
+        vocab_size=32000,
+        max_position_embeddings=4096,
+    )
     assert num_parameters(model) == 6_738_415_616
 
 
 def test_llama3_8b_parameters():
-    model = llama(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128,
-                  ffn_hidden_size=14336, vocab_size=128256, max_position_embeddings=8192)
+    model = llama(
+        num_layers=32,
+        hidden_size=4096,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        ffn_hidden_size=14336,
+        vocab_size=128256,
+        max_position_embeddings=8192,
+    )
     assert num_parameters(model) == 8_030_261_248
 
 
@@ -88,19 +119,29 @@ MODELS = {
     "embedding norm, alibi": gpt2(positions="alibi", embedding_norm=True),
     "no positions": gpt2(positions="none"),
     "partial rotary, parallel": gpt2(positions="rotary", rotary_dim=4, parallel_residual=True),
-    "parallel, shared norm, MQA": gpt2(positions="rotary", parallel_residual=True, shared_norm=True,
-                                       num_kv_heads=1),
+    "parallel, shared norm, MQA": gpt2(
+        positions="rotary", parallel_residual=True, shared_norm=True, num_kv_heads=1
+    ),
     "fused, rotary, GQA": llama(qkv_projection="fused", gate_up_projection="fused"),
     "llama": llama(),
     "llama MQA": llama(num_kv_heads=1),
     "llama MHA tied": llama(num_kv_heads=4, tie_embeddings=True),
     "wide heads": llama(head_dim=12),
-    "query and key-value bias": llama(bias={**llama().bias.model_dump(), "query": True, "key_value": True}),
+    "query and key-value bias": llama(
+        bias={**llama().bias.model_dump(), "query": True, "key_value": True}
+    ),
     "qk norm per head": llama(qk_norm="head"),
     "qk norm, fused": llama(qk_norm="head", qkv_projection="fused"),
     "OLMo 2": llama(qk_norm="full", norm_position="post"),
-    "Gemma 2": llama(norm_position="sandwich", activation="geglu", embedding_scale=True, sliding_window=6,
-                     full_attention_interval=2, attention_softcap=50.0, logits_softcap=30.0),
+    "Gemma 2": llama(
+        norm_position="sandwich",
+        activation="geglu",
+        embedding_scale=True,
+        sliding_window=6,
+        full_attention_interval=2,
+        attention_softcap=50.0,
+        logits_softcap=30.0,
+    ),
     "relu": gpt2(activation="relu"),
     "gelu": gpt2(activation="gelu"),
     "squared relu": gpt2(activation="squared_relu"),
@@ -149,19 +190,36 @@ def test_kept_logits_are_those_of_the_loss():
     assert logits.shape == (3, 20, 96)
 
 
-@pytest.mark.parametrize("options", [
-    dict(loss="chunked", loss_chunks=7), dict(loss="fp32_logits"), dict(loss="fused_linear"),
-    dict(recompute="full"), dict(recompute="selective"), dict(recompute={"every": 2}), dict(attention="math"),
-    dict(rmsnorm_implementation="composed")], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(loss="chunked", loss_chunks=7),
+        dict(loss="fp32_logits"),
+        dict(loss="fused_linear"),
+        dict(recompute="full"),
+        dict(recompute="selective"),
+        dict(recompute={"every": 2}),
+        dict(attention="math"),
+        dict(rmsnorm_implementation="composed"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("family", [gpt2, llama])
 def test_options_that_change_memory_leave_the_step_as_it_is(options, family):
     plain = loss_and_gradients(family(), training())
     assert_same_step(plain, loss_and_gradients(family(), training(**options), plain["weights"]))
 
 
-@pytest.mark.parametrize("model", [
-    llama(sliding_window=5), llama(sliding_window=5, full_attention_interval=2), gpt2(positions="alibi"),
-    gpt2(positions="alibi", num_heads=6, num_kv_heads=6)], ids=["window", "alternating", "alibi", "6 heads"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        llama(sliding_window=5),
+        llama(sliding_window=5, full_attention_interval=2),
+        gpt2(positions="alibi"),
+        gpt2(positions="alibi", num_heads=6, num_kv_heads=6),
+    ],
+    ids=["window", "alternating", "alibi", "6 heads"],
+)
 def test_eager_and_math_agree_on_windows_and_biases(model):
     eager = loss_and_gradients(model, training())
     assert_same_step(eager, loss_and_gradients(model, training(attention="math"), eager["weights"]))
@@ -178,7 +236,10 @@ def test_a_window_matters_only_when_shorter_than_the_sequence():
 def test_fused_and_separate_projections_agree():
     separate = loss_and_gradients(llama(), training())
     fused = loss_and_gradients(
-        llama(qkv_projection="fused", gate_up_projection="fused"), training(), fuse(separate["weights"]))
+        llama(qkv_projection="fused", gate_up_projection="fused"),
+        training(),
+        fuse(separate["weights"]),
+    )
     torch.testing.assert_close(separate["loss"], fused["loss"])
     gradients = fuse(separate["gradients"])
     for name, gradient in fused["gradients"].items():
@@ -193,7 +254,9 @@ def fuse(weights: dict) -> dict:
             names = [name, name.replace("query", "key"), name.replace("query", "value")]
             out[name.replace("query", "qkv")] = torch.cat([weights[n] for n in names])
         elif "mlp.gate" in name:
-            out[name.replace("gate", "gate_up")] = torch.cat([weight, weights[name.replace("gate", "up")]])
+            out[name.replace("gate", "gate_up")] = torch.cat(
+                [weight, weights[name.replace("gate", "up")]]
+            )
         elif not any(part in name for part in ("project.key", "project.value", "mlp.up")):
             out[name] = weight
     return out
@@ -203,6 +266,7 @@ def test_rotation_keeps_the_length_of_a_query_and_depends_on_distance_only():
     network = build(llama(), training())
     cos, sin = network.tables.cos, network.tables.sin
     from gpuledger.torch_runs.reference_model.attention import rotate
+
     x, y = torch.randn(2, 8)
     rotated_x, rotated_y = (rotate(t.expand(1, 1, 20, 8), cos, sin)[0, 0] for t in (x, y))
     torch.testing.assert_close(rotated_x.norm(dim=-1), x.norm().expand(20))
@@ -211,21 +275,28 @@ def test_rotation_keeps_the_length_of_a_query_and_depends_on_distance_only():
 
 
 def test_alibi_slopes_of_eight_and_twelve_heads():
-    eighths = [2.0 ** -i for i in range(1, 9)]
+    eighths = [2.0**-i for i in range(1, 9)]
     assert alibi_slopes(8) == eighths
     assert alibi_slopes(12) == eighths + [2.0 ** -(i + 0.5) for i in range(4)]
 
 
-@pytest.mark.parametrize("model, step, words", [
-    (gpt2(), training(attention="flash"), "16 bit"),
-    (gpt2(attention_softcap=50.0), training(attention="math"), "softcap"),
-    (gpt2(positions="alibi"), training(attention="flash", precision="bf16"), "ALiBi"),
-    (gpt2(), training(seq_len=25), "24 learned positions"),
-    (gpt2(logits_softcap=30.0), training(loss="fused_linear"), "softcap"),
-    (gpt2(), training(loss="chunked", keep_logits=True), "keep_logits"),
-    (llama(qkv_projection="fused", bias={**llama().bias.model_dump(), "query": True}), training(), "one bias"),
-    (llama(num_kv_heads=3), training(), "not a multiple"),
-])
+@pytest.mark.parametrize(
+    "model, step, words",
+    [
+        (gpt2(), training(attention="flash"), "16 bit"),
+        (gpt2(attention_softcap=50.0), training(attention="math"), "softcap"),
+        (gpt2(positions="alibi"), training(attention="flash", precision="bf16"), "ALiBi"),
+        (gpt2(), training(seq_len=25), "24 learned positions"),
+        (gpt2(logits_softcap=30.0), training(loss="fused_linear"), "softcap"),
+        (gpt2(), training(loss="chunked", keep_logits=True), "keep_logits"),
+        (
+            llama(qkv_projection="fused", bias={**llama().bias.model_dump(), "query": True}),
+            training(),
+            "one bias",
+        ),
+        (llama(num_kv_heads=3), training(), "not a multiple"),
+    ],
+)
 def test_combinations_without_a_kernel_are_refused(model, step, words):
     with pytest.raises(InputError, match=words) as error:
         build(model, step)

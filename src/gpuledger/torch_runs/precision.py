@@ -1,4 +1,5 @@
 """Precision recipes: the dtype of weights, the dtype of products, and the autocast context."""
+
 from __future__ import annotations
 
 import torch

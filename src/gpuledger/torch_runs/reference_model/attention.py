@@ -1,4 +1,5 @@
-"""Causal self-attention: projections, norms of queries and keys, rotary positions, the core, the output."""
+"""Causal self-attention: projections, norms and rotation of queries and keys, core, output."""
+
 from __future__ import annotations
 
 import torch
@@ -59,19 +60,28 @@ class Attention(nn.Module):
         return tables.visible_window if windowed and self.settings.kernel != "flash" else None
 
     def repeat(self, x: Tensor) -> Tensor:
-        """(b, kv, s, d) -> (b, a, s, d). A single head stays a view, expanded by a stride of zero."""
+        """(b, kv, s, d) -> (b, a, s, d). One head stays a view, expanded by a stride of zero."""
         b, kv, s, d = x.shape
         groups = self.model.num_heads // kv
         return x[:, :, None].expand(b, kv, groups, s, d).reshape(b, kv * groups, s, d)
 
 
+def projection_widths(model: Model) -> tuple[int, int]:
+    """Output features of the query projection, and of the key and of the value projection."""
+    return model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+
+
 class FusedProjection(nn.Module):
-    """One matrix; query, key and value are views of its output. (b, s, h) -> (b, a, s, d), 2 x (b, kv, s, d)."""
+    """One matrix; query, key and value are views of its output.
+
+    (b, s, h) -> query (b, a, s, d), key and value (b, kv, s, d).
+    """
 
     def __init__(self, model: Model, training: Training):
         super().__init__()
         self.model = model
-        self.sizes = [n * model.head_dim for n in (model.num_heads, model.num_kv_heads, model.num_kv_heads)]
+        query_width, key_width = projection_widths(model)
+        self.sizes = [query_width, key_width, key_width]
         self.qkv = nn.Linear(model.hidden_size, sum(self.sizes), bias=model.bias.query)
         self.query_heads = Heads(model, training, model.num_heads)
         self.key_heads = Heads(model, training, model.num_kv_heads)
@@ -85,13 +95,13 @@ class FusedProjection(nn.Module):
 
 
 class SeparateProjections(nn.Module):
-    """Three matrices. (b, s, h) -> (b, a, s, d), 2 x (b, kv, s, d)."""
+    """Three matrices. (b, s, h) -> query (b, a, s, d), key and value (b, kv, s, d)."""
 
     def __init__(self, model: Model, training: Training):
         super().__init__()
         self.model = model
         h, bias = model.hidden_size, model.bias
-        query_width, key_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+        query_width, key_width = projection_widths(model)
         self.query = nn.Linear(h, query_width, bias=bias.query)
         self.key = nn.Linear(h, key_width, bias=bias.key_value)
         self.value = nn.Linear(h, key_width, bias=bias.key_value)
@@ -106,7 +116,7 @@ class SeparateProjections(nn.Module):
 
 
 class Heads(nn.Module):
-    """Splits queries or keys into heads, normed before (`full`, OLMo 2) or per head (`head`, Qwen3)."""
+    """Splits queries or keys into heads; qk_norm comes before (`full`) or per head (`head`)."""
 
     def __init__(self, model: Model, training: Training, num_heads: int):
         super().__init__()
@@ -120,7 +130,7 @@ class Heads(nn.Module):
             x = self.norm(x)
         if self.qk_norm == "head":
             b, s, _ = x.shape
-            return self.norm(x.view(b, s, -1, self.head_dim)).transpose(1, 2)      # type: ignore[no-any-return]
+            return self.norm(x.view(b, s, -1, self.head_dim)).transpose(1, 2)
         return split_heads(x, self.head_dim)
 
 

@@ -1,4 +1,5 @@
-"""The attention core softmax(Q K^T / sqrt(d)) V: written out, or one of PyTorch's kernels, chosen by name."""
+"""The core softmax(Q K^T / sqrt(d)) V: written out, or one of PyTorch's kernels, by name."""
+
 from __future__ import annotations
 
 import math
@@ -12,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpuledger.config.model import Model
 from gpuledger.config.training import Attention, Training
 
+Mask = Tensor | None
 BACKENDS: dict[Attention, SDPBackend] = {
     "math": SDPBackend.MATH,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -22,7 +24,7 @@ BACKENDS: dict[Attention, SDPBackend] = {
 
 @dataclass(frozen=True)
 class Core:
-    """What a layer's core needs besides tensors. `window` is None where the causal mask sees no more."""
+    """What a layer's core needs besides tensors; `window` is None where it hides no key."""
 
     kernel: Attention
     dropout: float
@@ -37,11 +39,13 @@ class Core:
         return cls(training.attention, model.attention_dropout, model.attention_softcap, narrow)
 
 
-def core(query: Tensor, key: Tensor, value: Tensor, settings: Core, mask: Tensor | None,
-         alibi: Tensor | None) -> Tensor:
+def core(
+    query: Tensor, key: Tensor, value: Tensor, settings: Core, mask: Mask, alibi: Mask
+) -> Tensor:
     """(b, a, s, d) x3 -> (b, a, s, d).
 
-    mask (s, s): for eager what must not be seen, otherwise what is seen. alibi (a, s, s) is added to the scores.
+    mask (s, s): for eager what must not be seen, otherwise what is seen.
+    alibi (a, s, s): added to the scores.
     """
     if settings.kernel == "eager":
         return eager(query, key, value, settings, mask, alibi)
@@ -50,11 +54,13 @@ def core(query: Tensor, key: Tensor, value: Tensor, settings: Core, mask: Tensor
     bias = mask if alibi is None else alibi
     with sdpa_kernel(BACKENDS[settings.kernel]):
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias, is_causal=bias is None, dropout_p=settings.dropout)
+            query, key, value, attn_mask=bias, is_causal=bias is None, dropout_p=settings.dropout
+        )
 
 
-def eager(query: Tensor, key: Tensor, value: Tensor, settings: Core, mask: Tensor | None,
-          alibi: Tensor | None) -> Tensor:
+def eager(
+    query: Tensor, key: Tensor, value: Tensor, settings: Core, mask: Mask, alibi: Mask
+) -> Tensor:
     """Every step a tensor (b, a, s, s) of its own."""
     assert mask is not None
     scores = query @ key.transpose(-2, -1)
@@ -73,13 +79,17 @@ def eager(query: Tensor, key: Tensor, value: Tensor, settings: Core, mask: Tenso
 def flash_window(query: Tensor, key: Tensor, value: Tensor, dropout: float, window: int) -> Tensor:
     """FlashAttention-2 with a sliding window, which scaled_dot_product_attention cannot ask for.
 
-    The operator wants (b, s, a, d), which is how queries, keys and values lie in memory, and knows no autocast.
+    The operator wants (b, s, a, d), which is how the heads lie in memory, and knows no autocast.
     """
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     s = query.size(2)
+    heads = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+    lengths = (None, None, s, s)  # no packed sequences; queries and keys of one sequence
+    options = (dropout, True, False)  # causal, without the debug mask
+    left, right = window - 1, 0
     output: Tensor = torch.ops.aten._flash_attention_forward(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), None, None, s, s, dropout, True, False,
-        window_size_left=window - 1, window_size_right=0)[0]
+        *heads, *lengths, *options, window_size_left=left, window_size_right=right
+    )[0]
     return output.transpose(1, 2)

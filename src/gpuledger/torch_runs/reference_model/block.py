@@ -1,4 +1,5 @@
-"""Decoder block: attention and MLP around the residual stream, with norms where the model has them."""
+"""Decoder block: attention and MLP around the residual stream, norms where the model has them."""
+
 from __future__ import annotations
 
 from torch import Tensor, nn
@@ -17,7 +18,8 @@ class Block(nn.Module):
 
     def __init__(self, model: Model, training: Training, layer: int):
         super().__init__()
-        self.parallel, self.shared, self.position = model.parallel_residual, model.shared_norm, model.norm_position
+        self.parallel, self.shared = model.parallel_residual, model.shared_norm
+        self.position = model.norm_position
         self.attention_norm = norm(model, training)
         self.attention = Attention(model, training, layer)
         if self.position == "sandwich":

@@ -1,4 +1,5 @@
 """Token embedding, its scale, learned positions, its norm and its dropout."""
+
 from __future__ import annotations
 
 import math

@@ -1,4 +1,5 @@
 """Final norm, output projection and loss."""
+
 from __future__ import annotations
 
 from torch import Tensor, nn
@@ -11,7 +12,10 @@ from .norm import norm
 
 
 class Head(nn.Module):
-    """(b, s, h) and targets (b, s) -> the loss, a scalar; and the logits (b, s, v) where the caller keeps them."""
+    """(b, s, h) and targets (b, s) -> the loss, a scalar; with keep_logits (loss, logits).
+
+    The logits (b, s, v) that a caller keeps are those that the loss reads: fp32 with fp32_logits.
+    """
 
     def __init__(self, model: Model, training: Training):
         super().__init__()
@@ -23,9 +27,13 @@ class Head(nn.Module):
     def forward(self, x: Tensor, targets: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         training = self.training_record
         if training.loss == "chunked":
-            return chunked_cross_entropy(self.output, self.norm(x), targets, self.cap, training.loss_chunks)
+            return chunked_cross_entropy(
+                self.output, self.norm(x), targets, self.cap, training.loss_chunks
+            )
         if training.loss == "fused_linear":
-            return fused_linear_cross_entropy(self.output, self.norm(x), targets, training.loss_chunks)
+            return fused_linear_cross_entropy(
+                self.output, self.norm(x), targets, training.loss_chunks
+            )
         logits = softcap(self.output(self.norm(x)), self.cap)
         if training.loss == "fp32_logits":
             logits = logits.float()

@@ -1,4 +1,5 @@
-"""From the final norm's output (b, s, h) to the loss: the whole logits at once, in pieces, or fused with the product."""
+"""From the final norm's output to the loss: whole logits, pieces, or fused with the product."""
+
 from __future__ import annotations
 
 import torch
@@ -19,14 +20,21 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
-def chunked_cross_entropy(output: nn.Module, x: Tensor, targets: Tensor, cap: float | None, chunks: int) -> Tensor:
-    """Each piece of the tokens is projected and compared under a checkpoint: one piece's logits live at a time."""
+def chunked_cross_entropy(
+    output: nn.Module, x: Tensor, targets: Tensor, cap: float | None, chunks: int
+) -> Tensor:
+    """Each piece of the tokens is projected and compared under a checkpoint.
+
+    One piece's logits live at a time, in the forward and in the backward pass.
+    """
     pieces = x.view(-1, x.size(-1)).chunk(chunks)
     piece_targets = targets.view(-1).chunk(chunks)
     total = checkpoint(piece_loss, output, pieces[0], piece_targets[0], cap, use_reentrant=False)
     for i in range(1, len(pieces)):
-        total = total + checkpoint(piece_loss, output, pieces[i], piece_targets[i], cap, use_reentrant=False)
-    return total / targets.numel()                          # type: ignore[no-any-return]
+        total = total + checkpoint(
+            piece_loss, output, pieces[i], piece_targets[i], cap, use_reentrant=False
+        )
+    return total / targets.numel()
 
 
 def piece_loss(output: nn.Module, x: Tensor, targets: Tensor, cap: float | None) -> Tensor:
@@ -35,16 +43,27 @@ def piece_loss(output: nn.Module, x: Tensor, targets: Tensor, cap: float | None)
     return F.cross_entropy(logits, targets, reduction="sum")
 
 
-def fused_linear_cross_entropy(output: nn.Linear, x: Tensor, targets: Tensor, chunks: int) -> Tensor:
-    """PyTorch's own chunked product and loss; gradients are formed in the forward pass. It knows no autocast.
+def fused_linear_cross_entropy(
+    output: nn.Linear, x: Tensor, targets: Tensor, chunks: int
+) -> Tensor:
+    """PyTorch's own chunked product and loss. It knows no autocast.
+
+    Gradients of hidden states and weight are formed in the forward pass, chunk by chunk.
 
     Raises:
-        InputError: this PyTorch has no torch.nn.functional.linear_cross_entropy with options (2.13 and later have).
+        InputError: this PyTorch's linear_cross_entropy is missing or has no options (before 2.13).
     """
     if not hasattr(nn, "LinearCrossEntropyOptions"):
-        raise InputError(f"loss: fused_linear needs PyTorch 2.13 or later, this is {torch.__version__}",
-                         "use loss: chunked, or a newer PyTorch")
+        raise InputError(
+            f"loss: fused_linear needs PyTorch 2.13 or later, this is {torch.__version__}",
+            "use loss: chunked, or a newer PyTorch",
+        )
     tokens = targets.numel()
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=-(-tokens // chunks))
-    return F.linear_cross_entropy(                          # type: ignore[no-any-return]
-        x.view(tokens, -1), output.weight, targets.view(-1), linear_bias=output.bias, options=options)
+    return F.linear_cross_entropy(
+        x.view(tokens, -1),
+        output.weight,
+        targets.view(-1),
+        linear_bias=output.bias,
+        options=options,
+    )

@@ -1,4 +1,5 @@
 """Feed-forward: up, nonlinearity, down; or gated (SwiGLU, GeGLU)."""
+
 from __future__ import annotations
 
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ class GatedMLP(nn.Module):
             y = self.down(activate(self.gate(x), activation) * self.up(x))
         if self.model.dropout:
             y = F.dropout(y, self.model.dropout)
-        return y                                            # type: ignore[no-any-return]
+        return y
 
 
 def activate(x: Tensor, activation: str) -> Tensor:

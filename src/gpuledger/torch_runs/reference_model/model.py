@@ -1,4 +1,5 @@
 """Embedding, decoder blocks, head."""
+
 from __future__ import annotations
 
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ INITIAL_STD = 0.02
 class LanguageModel(nn.Module):
     """Tokens and targets (b, s) -> the loss; with keep_logits (loss, logits).
 
-    Weights are made in the current default dtype on the current default device; set both around the call.
+    Weights take the current default dtype and device; set both around the call.
 
     Raises:
         InputError: a combination of options that PyTorch has no kernel for.
@@ -30,7 +31,9 @@ class LanguageModel(nn.Module):
         refuse_unsupported(model, training)
         self.recompute = training.recompute
         self.embedding = Embedding(model, training)
-        self.blocks = nn.ModuleList(Block(model, training, layer) for layer in range(model.num_layers))
+        self.blocks = nn.ModuleList(
+            Block(model, training, layer) for layer in range(model.num_layers)
+        )
         self.head = Head(model, training)
         if model.tie_embeddings:
             self.head.output.weight = self.embedding.token.weight
@@ -47,7 +50,7 @@ class LanguageModel(nn.Module):
                 x = checkpoint(block, x, tables, use_reentrant=False)
             else:
                 x = block(x, tables)
-        return self.head(x, targets)                        # type: ignore[no-any-return]
+        return self.head(x, targets)
 
 
 def recomputes(recompute: str | EveryK, layer: int) -> bool:

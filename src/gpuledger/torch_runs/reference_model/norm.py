@@ -1,4 +1,5 @@
-"""LayerNorm, PyTorch's fused RMSNorm, or the RMSNorm of elementary operators as in Hugging Face models."""
+"""LayerNorm, PyTorch's fused RMSNorm, or Hugging Face's RMSNorm of elementary operators."""
+
 from __future__ import annotations
 
 import torch
