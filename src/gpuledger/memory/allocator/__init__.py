@@ -1,0 +1,24 @@
+"""A model of PyTorch's CUDA caching allocator that agrees with the compiled one to the byte."""
+from .allocator import CachingAllocator
+from .blocks import Block
+from .conf import parse_alloc_conf, settings_from_environment
+from .history import TraceEntry
+from .oom import OutOfMemory, OutOfMemoryFigures
+from .replay import Event, replay
+from .segments import BlockRecord, SegmentRecord
+from .settings import AllocatorSettings
+
+__all__ = [
+    "AllocatorSettings",
+    "Block",
+    "BlockRecord",
+    "CachingAllocator",
+    "Event",
+    "OutOfMemory",
+    "OutOfMemoryFigures",
+    "SegmentRecord",
+    "TraceEntry",
+    "parse_alloc_conf",
+    "replay",
+    "settings_from_environment",
+]
