@@ -41,9 +41,10 @@ def mfu_table(run: Run, report: MfuReport) -> str:
     peak = f"dense {report.dtype} {report.dense_peak_flops_per_second / 1e12:g}"
     paper = any(row.hfu_paper is not None for row in report.rows)
     headers = ["convention", "GFLOP/token", "TFLOP/s/GPU", f"MFU ({peak})",
-               "HFU (whole block)", *(["HFU (paper)"] if paper else []), "attention", "counts"]
+               "HFU (whole block)", *(["HFU (paper)"] if paper else []), "attention",
+               "counted attention", "counted outside the blocks"]
     table = tabulate([_cells(row) for row in report.rows], headers, disable_numparse=True,
-                     colalign=["left", *["right"] * (len(headers) - 2), "left"])
+                     colalign=["left", *["right"] * (len(headers) - 3), "left", "left"])
     return f"{_heading(run, report)}\n\n{table}"
 
 
@@ -67,5 +68,6 @@ def _cells(row: Utilization) -> list[str]:
         f"{100 * row.hfu:.1f} %",
         *paper,
         f"{100 * row.attention_share:.1f} %",
-        f"attention: {convention.attention}; outside blocks: {convention.vocabulary}",
+        convention.attention,
+        convention.vocabulary,
     ]

@@ -214,7 +214,7 @@ def llm_c(model: Model, counts: ParameterCounts, seq_len: int) -> SequenceFlops:
 
 @convention("lingua, apps/main/transformer.py: get_num_flop_per_token",
             "6 (N - V h) + 7 L h s",
-            "half the square, h for q, 3.5 passes: FlashAttention runs the scores again",
+            "half the square, h for q, 3.5 passes",
             "all but one (V, h) matrix")
 def lingua(model: Model, counts: ParameterCounts, seq_len: int) -> SequenceFlops:
     """All parameters but the embedding; attention as FlashAttention's benchmark counts it. [F8]

@@ -83,10 +83,9 @@ def norms_of_block(model: Model) -> int:
     """How many norms over the hidden size one block owns. [P2]
 
     One before each sublayer (pre), one on its output (post), or both (sandwich). A parallel block
-    may feed both sublayers from one norm, which takes the place of the two before them.
+    may feed both sublayers from one norm, which takes the place of two.
     """
-    shared = model.shared_norm and model.parallel_residual and model.norm_position != "post"
-    return NORMS_OF_BLOCK[model.norm_position] - (1 if shared else 0)
+    return NORMS_OF_BLOCK[model.norm_position] - (1 if model.shared_norm else 0)
 
 
 def block_parameters(model: Model) -> BlockParameters:
