@@ -1,0 +1,110 @@
+"""One optimizer step of a run in real PyTorch, with a call to an observer at every boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
+
+from .optimizers import CLIP_NORM, make_optimizer
+from .precision import WEIGHT_DTYPE, autocast
+from .reference_model.model import LanguageModel
+
+Observer = Callable[[str], None]
+MODEL_CREATED, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD = (
+    "model created",
+    "forward",
+    "backward",
+    "optimizer",
+    "zero grad",
+)
+INSTANTS = (FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD)
+
+
+def nobody(instant: str) -> None:
+    """The observer that only runs the step."""
+
+
+class Trainer:
+    """Network, optimizer and one batch on `device`; `step()` runs one optimizer step.
+
+    Tokens and targets (b, s) are drawn once and read by every micro-batch: a data loader is not part of
+    the account. The gradients of the micro-batches are summed, not averaged.
+    """
+
+    def __init__(self, model: Model, training: Training, num_microbatches: int, device: str):
+        self.training, self.num_microbatches = training, num_microbatches
+        self.device_type = torch.device(device).type
+        use_tf32(training.precision == "tf32")
+        with default_dtype(WEIGHT_DTYPE[training.precision]), torch.device(device):
+            self.network = LanguageModel(model, training)
+        self.optimizer = make_optimizer(self.network, training)
+        self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
+        shape = (training.micro_batch_size, training.seq_len)
+        self.tokens, self.targets = (
+            torch.randint(model.vocab_size, shape, device="cpu").to(device) for _ in range(2)
+        )
+
+    def step(self, observe: Observer = nobody) -> None:
+        """All micro-batches, then the optimizer; calls `observe` with the name of each boundary."""
+        for _ in range(self.num_microbatches):
+            self.micro_batch(observe)
+        self.update()
+        observe(OPTIMIZER)
+        self.optimizer.zero_grad(set_to_none=self.training.set_to_none)
+        observe(ZERO_GRAD)
+
+    def micro_batch(self, observe: Observer) -> None:
+        """Forward and backward. The loss lives until the end, and so do logits that the caller keeps."""
+        with autocast(self.training.precision, self.device_type):
+            if self.training.keep_logits:
+                loss, logits = self.network(self.tokens, self.targets)
+            else:
+                loss = self.network(self.tokens, self.targets)
+        observe(FORWARD)
+        self.backward(loss)
+        del loss
+        if self.training.keep_logits:
+            del logits
+        observe(BACKWARD)
+
+    def backward(self, loss: Tensor) -> None:
+        """The scaled loss, where there is a scaler, is nobody's variable."""
+        if self.scaler.is_enabled():
+            self.scaler.scale(loss).backward()
+        else:
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        """Unscale, clip and step, as the run asks."""
+        if self.training.gradient_clipping:
+            if self.scaler.is_enabled():
+                self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP_NORM)
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)  # type: ignore[arg-type]
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """New floating-point tensors have this dtype inside the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def use_tf32(allowed: bool) -> None:
+    """Whether fp32 products and convolutions may round their factors to TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed

@@ -1,0 +1,120 @@
+"""The caching allocator's own record of a step: every allocation and free, in order, with its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gpuledger.config.run import Run
+
+from .step import Trainer
+
+Event = tuple[int, int, int]  # (+1 allocates or -1 frees, allocation number, requested bytes)
+BEFORE_RECORD = -1  # number of an allocation that is older than the record
+MAX_ENTRIES = 4_000_000  # of the allocator's ring buffer
+WARMUP_STEPS = 2  # the first makes optimizer states and workspaces
+
+
+class History:
+    """What `recording()` yields: the allocator's trace entries since it began."""
+
+    def __init__(self, device: int):
+        self.device = device
+
+    def entries(self) -> list[dict[str, Any]]:
+        """PyTorch's trace entries so far: action, addr, size and more."""
+        traces: list[list[dict[str, Any]]] = torch.cuda.memory._snapshot()["device_traces"]
+        return traces[self.device]
+
+    def events(self) -> list[Event]:
+        """The allocations and frees so far, numbered in order of allocation."""
+        return numbered(self.entries())
+
+
+@contextmanager
+def recording() -> Iterator[History]:
+    """Records the current device's allocator events, without stacks."""
+    torch.cuda.init()
+    record = torch.cuda.memory._record_memory_history
+    record(max_entries=MAX_ENTRIES, stacks="python", context=None)
+    try:
+        yield History(torch.cuda.current_device())
+    finally:
+        record(enabled=None)
+
+
+def numbered(entries: list[dict[str, Any]]) -> list[Event]:
+    """Trace entries -> events; a free of what was allocated before the record has number -1."""
+    events: list[Event] = []
+    live: dict[int, int] = {}
+    allocations = 0
+    for entry in entries:
+        address, size = entry["addr"], entry["size"]
+        if entry["action"] == "alloc":
+            events.append((1, allocations, size))
+            live[address] = allocations
+            allocations += 1
+        elif entry["action"] == "free_completed":
+            events.append((-1, live.pop(address, BEFORE_RECORD), size))
+    return events
+
+
+def record_stream_of_step(run: Run) -> dict[str, Any]:
+    """The third step of a run, in steady state.
+
+    Returns events [(+1 | -1, number, requested bytes)], and the requested bytes before it, at its peak
+    and after it, the parameters, and the SMs of the device (sizes of scratch depend on them).
+    """
+    trainer = make_trainer(run)
+    for _ in range(WARMUP_STEPS):
+        trainer.step()
+    torch.cuda.reset_peak_memory_stats()
+    before = requested("current")
+    with recording() as history:
+        trainer.step()
+        events = history.events()
+    return {
+        "events": events,
+        "before_bytes": before,
+        "peak_bytes": requested("peak"),
+        "after_bytes": requested("current"),
+        **facts(trainer),
+    }
+
+
+def record_stream_of_run(run: Run, steps: int = 3) -> dict[str, Any]:
+    """A whole run from an empty allocator: model, optimizer, batch, `steps` steps.
+
+    It must be the first thing that the process does on the device. Returns the events and
+    memory_stats() at the end.
+    """
+    with recording() as history:
+        trainer = make_trainer(run)
+        for _ in range(steps):
+            trainer.step()
+        events = history.events()
+    return {"events": events, "memory_stats": dict(torch.cuda.memory_stats()), **facts(trainer)}
+
+
+def make_trainer(run: Run) -> Trainer:
+    return Trainer(run.model, run.training, run.num_microbatches, "cuda")
+
+
+def requested(which: str) -> int:
+    """requested_bytes.all.current or .peak."""
+    value: int = torch.cuda.memory_stats()[f"requested_bytes.all.{which}"]
+    return value
+
+
+def facts(trainer: Trainer) -> dict[str, Any]:
+    """What the comparison needs to know about model and device."""
+    properties = torch.cuda.get_device_properties()
+    return {
+        "parameters": sum(p.numel() for p in trainer.network.parameters()),
+        "num_sms": properties.multi_processor_count,
+        "capability": f"{properties.major}.{properties.minor}",
+        "torch_version": torch.__version__,
+    }
