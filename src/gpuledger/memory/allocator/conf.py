@@ -21,7 +21,7 @@ ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")    # t
 _EXAMPLE = "write key:value pairs, for example expandable_segments:True,max_split_size_mb:64"
 _MAX_REGISTER_THREADS = 128
 _DECIMAL = r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf(inity)?|nan)"
-_HEXADECIMAL = r"[+-]?0[xX][0-9a-fA-F]+\.?[0-9a-fA-F]*([pP][+-]?\d+)?"
+_HEXADECIMAL = r"[+-]?0x([0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)(p[+-]?\d+)?"
 
 
 def parse_alloc_conf(text: str) -> AllocatorSettings:
@@ -38,7 +38,8 @@ def parse_alloc_conf(text: str) -> AllocatorSettings:
         key = tokens.all[position]
         if key not in _PARSERS:
             near = get_close_matches(key, _PARSERS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "known keys: " + ", ".join(_PARSERS)
+            known = [name for name in _PARSERS if not name.startswith("pinned_")]
+            hint = f"did you mean {near[0]}?" if near else "options: " + ", ".join(known)
             raise InputError(f"unrecognized allocator option '{key}' in '{text}'", hint)
         option, value, position = _PARSERS[key](tokens, key, position + 2)
         if option:
@@ -80,7 +81,7 @@ class _Tokens:
 
     def real(self, position: int) -> float:
         """C++'s stod."""
-        hexadecimal = re.match(_HEXADECIMAL, self[position])
+        hexadecimal = re.match(_HEXADECIMAL, self[position], re.IGNORECASE)
         if hexadecimal:
             return float.fromhex(hexadecimal[0])
         return float(self._number(position, _DECIMAL))
@@ -127,7 +128,9 @@ def _threshold(tokens: _Tokens, key: str, position: int) -> _Parsed:
 
 
 def _fraction(tokens: _Tokens, key: str, position: int) -> _Parsed:
-    return "per_process_memory_fraction", tokens.real(position), position
+    """1.0 in the string leaves the fraction unset, unlike 1.0 through torch.cuda (measured)."""
+    value = tokens.real(position)
+    return "per_process_memory_fraction", None if value == 1.0 else value, position
 
 
 def _divisions(tokens: _Tokens, key: str, position: int) -> _Parsed:
