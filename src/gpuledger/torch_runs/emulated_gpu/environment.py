@@ -41,8 +41,8 @@ def emulated_environment(
         "GPULEDGER_EMULATED_CONTEXT_BYTES": str(device.context_bytes),
         "GPULEDGER_EMULATED_DEVICES": str(devices),
         "TRITON_LIBCUDA_PATH": str(libraries),
-        # Else autograd's device threads are told to end while the interpreter is being torn down, ask
-        # for its lock, are killed for it, and take the exit status with them ("terminate called").
+        # At exit torch waits up to 10 s for autograd's device threads; they may be parked for good
+        # (csrc/emulated_gpu/interpreter_exit.c), and nothing is lost by not waiting.
         "TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT": "0",
     }
     environment.pop("CUDA_VISIBLE_DEVICES", None)
