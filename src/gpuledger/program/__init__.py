@@ -1,1 +1,1 @@
-"""gpuledger."""
+"""The step program: a training step as data, from which every number is derived."""

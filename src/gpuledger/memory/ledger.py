@@ -1,0 +1,84 @@
+"""Which storage lives, who holds it, and the ordered allocations and frees: the ledger of a step."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuledger.program.sizes import Size
+from gpuledger.program.tensor import Move, Tensor
+
+Event = tuple[int, int, Size]       # +1 or -1, number of the allocation, bytes
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
+ROLE_CATEGORY = {"parameter": "parameters", "gradient": "gradients", "scratch": "buffers",
+                 "activation": "activations", "weight_copy": "activations", "table": "buffers"}
+
+
+class Memory:
+    """A storage is freed when its last holder lets go. `layer` tags the allocations of a decoder layer."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.sizes: list[Size] = []
+        self.holders: list[int] = []
+        self.tensors: list[Tensor] = []                  # by number of the allocation
+        self.categories: list[str] = []
+        self.layers: list[int | None] = []
+        self.current: dict[Tensor, int] = {}             # storage -> number of its latest allocation
+        self.layer: int | None = None
+
+    def allocate(self, tensor: Tensor, category: str | None = None) -> int:
+        """A new storage, held once (by whoever asked). Returns its number."""
+        number = len(self.sizes)
+        nbytes = tensor.nbytes
+        self.sizes.append(nbytes)
+        self.events.append((1, number, nbytes))
+        self.current[tensor.storage] = number
+        self.holders.append(1)
+        self.tensors.append(tensor)
+        self.categories.append(category or ROLE_CATEGORY[tensor.role])
+        self.layers.append(self.layer)
+        return number
+
+    def number(self, tensor: Tensor) -> int | None:
+        """None for what lives outside the step: parameters and tables."""
+        return self.current.get(tensor.storage)
+
+    def hold(self, number: int) -> int:
+        self.holders[number] += 1
+        return number
+
+    def hold_all(self, tensors: Iterable[Tensor]) -> list[int]:
+        """One more holder for each storage that lives in the step; their numbers."""
+        current, holders = self.current, self.holders
+        held = []
+        for tensor in tensors:
+            number = current.get(tensor.storage)
+            if number is not None:
+                holders[number] += 1
+                held.append(number)
+        return held
+
+    def drop(self, *numbers: int) -> None:
+        """One holder less for each; the last one frees the storage."""
+        holders, events = self.holders, self.events
+        for number in numbers:
+            holders[number] -= 1
+            if not holders[number]:
+                events.append((-1, number, self.sizes[number]))
+
+    def drop_tensor(self, tensor: Tensor) -> None:
+        number = self.current.get(tensor.storage)
+        if number is not None:
+            self.drop(number)
+
+    def play(self, moves: Iterable[Move]) -> None:
+        """Run an operator's script; scratch of no bytes is not asked for."""
+        for move in moves:
+            tensor = move.tensor
+            nbytes = tensor.nbytes
+            if isinstance(nbytes, int) and nbytes == 0:
+                continue
+            if move.sign > 0:
+                self.allocate(tensor)
+            else:
+                self.drop(self.current[tensor.storage])

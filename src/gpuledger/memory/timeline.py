@@ -1,0 +1,221 @@
+"""Walk a program forward and backward: the ordered allocations and frees of one training step.
+
+The holders of a storage are Python (see schedule), the autograd nodes that saved it (until their backward
+ran), gradient buffers, a checkpoint (its arguments), and `.grad`. No operator is known by name here.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gpuledger.program.layout import CopyNeeded, Strides, dense, elementwise
+from gpuledger.program.model import Program
+from gpuledger.program.program import Gradient, Incoming, Op, Part
+from gpuledger.program.tensor import Tensor
+
+from .ledger import Memory
+from .schedule import Step, schedule
+
+
+class Buffer:
+    """A gradient on its way to a node: its allocation, its strides, and whether it is a view.
+
+    PyTorch never adds in place to a view: its base holds the storage too.
+    """
+
+    __slots__ = ("is_view", "number", "strides")
+
+    def __init__(self, number: int, is_view: bool, strides: Strides = None):
+        self.number = number
+        self.is_view = is_view
+        self.strides = strides
+
+
+class Timeline:
+    """Memory of a step of `program`; `grads` outlive a micro-batch, everything else does not.
+
+    workspaces: cuBLAS's, forward's and backward's, taken at the first product of each thread.
+    """
+
+    def __init__(self, program: Program, workspaces: Iterable[Tensor] = ()):
+        self.program = program
+        self.memory = Memory()
+        self.steps = schedule(program.root)
+        self.uses = Counter(t for step in self.steps for t in step.op.gradients if t.parameter)
+        self.grads: dict[Tensor, int] = {}
+        self.workspaces = list(workspaces)
+        self.kept_by_caller = {program.loss, program.logits}
+        self.marks: list[tuple[int, str]] = []           # (number of events, instant that begins there)
+
+    def mark(self, instant: str) -> None:
+        self.marks.append((len(self.memory.events), instant))
+
+    def micro_batch(self) -> None:
+        """Forward, backward, and the caller's `del loss`."""
+        self.saved: dict[Op, list[int]] = {}
+        self.pending: dict[Tensor, Buffer] = {}          # gradient buffers
+        self.missing = Counter(self.uses)
+        self.checkpoints: dict[Part, list[int]] = {}
+        self.recomputed: set[Part] = set()
+        self.mark("forward")
+        for step in self.steps:
+            self.enter_layer(step.layer)
+            if step.region and step.region not in self.checkpoints:
+                self.checkpoints[step.region] = self.memory.hold_all(step.region.arguments)
+            self.forward(step, saving=not step.region)
+        self.mark("backward")
+        self.backward()
+        self.enter_layer(None)
+        if self.program.logits is not None:
+            self.memory.drop_tensor(self.program.logits)
+        self.memory.drop_tensor(self.program.loss)
+
+    def enter_layer(self, layer: int | None) -> None:
+        self.memory.layer = layer
+
+    # ---- forward
+    def forward(self, step: Step, *, saving: bool) -> None:
+        if not step.op.only_recomputed:
+            self.run(step.op, saving=saving)
+        self.release(step.releases)
+
+    def run(self, op: Op, *, saving: bool) -> None:
+        memory = self.memory
+        memory.play(op.forward_moves)
+        if op.product and len(self.workspaces) == 2:
+            memory.allocate(self.workspaces.pop(0))
+        for tensor in op.writes:
+            if tensor.view_of is not None:
+                number = memory.current.get(tensor.storage)
+                if number is not None:
+                    memory.holders[number] += 1
+        if saving and op.gradients:
+            self.saved[op] = memory.hold_all(op.saves)
+
+    def release(self, tensors: Iterable[Tensor]) -> None:
+        """Python lets go; the loss (and logits, where they are kept) stay with the caller."""
+        memory, kept = self.memory, self.kept_by_caller
+        for tensor in tensors:
+            number = memory.current.get(tensor.storage)
+            if number is not None and tensor not in kept:
+                memory.drop(number)
+
+    def recompute(self, region: Part) -> None:
+        """Run the part again up to the last tensor that a node wants; then its frames unwind.
+
+        An input is saved before its operator runs, so an operator that saves only inputs is not run.
+        Ref: torch/utils/checkpoint.py (early stop).
+        """
+        self.recomputed.add(region)
+        steps = schedule(region)
+        last = max(i for i, step in enumerate(steps) if step.op.saves)
+        for step in steps[:last]:
+            self.run(step.op, saving=not step.op.only_recomputed)
+            self.release(step.releases)
+        ran, final = [step.op for step in steps[:last]], steps[last].op
+        if final.saves_an_output:
+            ran.append(final)
+            self.run(final, saving=True)
+        else:
+            self.saved[final] = self.memory.hold_all(final.saves)
+        written = {t for op in ran for t in op.writes}
+        self.release(t for step in steps[last:] for t in step.releases if t in written)
+
+    # ---- backward
+    def backward(self) -> None:
+        memory, loss = self.memory, self.program.loss
+        seed = memory.allocate(loss.gradient())
+        self.pending[loss] = Buffer(memory.hold(seed), is_view=False)
+        ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}   # who unpacks last
+        for step in reversed(self.steps):
+            op, region = step.op, step.region
+            if op.only_recomputed:
+                continue
+            self.enter_layer(step.layer)
+            if region and op.saves and region not in self.recomputed:
+                self.recompute(region)
+            self.differentiate(step)
+            if region and ends[region] is op:
+                memory.drop(*self.checkpoints[region])
+            self.hand_over()
+        memory.drop(seed)
+
+    def differentiate(self, step: Step) -> None:
+        """One autograd node: its function, the engine's reductions, then what the node held is let go."""
+        op, memory = step.op, self.memory
+        incoming = [self.pending.pop(t) for t in op.writes if t in self.pending]
+        saved = self.saved.pop(op, [])
+        own_copy = None
+        if op.contiguous_gradient and incoming and incoming[0].strides is not None:
+            own_copy = memory.allocate(op.writes[0].gradient())
+        memory.play(op.backward[:1])
+        if op.product and self.workspaces:
+            memory.allocate(self.workspaces.pop())
+        memory.play(op.backward[1:])
+        if own_copy is not None:
+            memory.drop(own_copy)
+        copies = self.copies_of_incoming(op, incoming)
+        if step.region:                                  # what a checkpoint unpacks is local to the node
+            memory.drop(*reversed(saved))
+        memory.play(op.reduce)
+        self.outgoing = {t: copies.get(t) or self.outgoing_buffer(op, gradient, incoming)
+                         for t, gradient in op.gradients.items()}
+        memory.drop(*(buffer.number for buffer in incoming))
+        if not step.region:
+            memory.drop(*saved)
+
+    def copies_of_incoming(self, op: Op, incoming: list[Buffer]) -> dict[Tensor, Buffer]:
+        """Where no view of the incoming gradient has the wanted shape, `reshape` copies it."""
+        copies = {}
+        for tensor, gradient in op.gradients.items():
+            if isinstance(gradient, Incoming) and gradient.view is not None and incoming:
+                try:
+                    gradient.view(incoming[0].strides)
+                except CopyNeeded:
+                    copies[tensor] = Buffer(self.memory.allocate(tensor.gradient()), is_view=False)
+        return copies
+
+    def outgoing_buffer(self, op: Op, gradient: Gradient, incoming: list[Buffer]) -> Buffer:
+        memory = self.memory
+        if isinstance(gradient, Incoming):
+            (buffer,) = incoming
+            if gradient.view is None:
+                return Buffer(memory.hold(buffer.number), buffer.is_view, buffer.strides)
+            return Buffer(memory.hold(buffer.number), True, gradient.view(buffer.strides))
+        number = memory.current[gradient.storage]
+        strides = gradient.strides
+        if gradient in op.follows and incoming[0].strides is not None:
+            strides = elementwise(gradient.shape, incoming[0].strides)
+        return Buffer(number, gradient.view_of is not None, strides)
+
+    def hand_over(self) -> None:
+        for tensor, buffer in self.outgoing.items():
+            if not tensor.parameter:
+                self.accumulate(tensor, buffer)
+        for tensor, buffer in self.outgoing.items():
+            if tensor.parameter:
+                self.accumulate(tensor, buffer)
+                self.missing[tensor] -= 1
+                if not self.missing[tensor]:
+                    self.store(tensor, self.pending.pop(tensor).number)
+
+    def accumulate(self, tensor: Tensor, new: Buffer) -> None:
+        """Add in place where the buffer is nobody else's, dense and no view; otherwise into a third one."""
+        memory = self.memory
+        old = self.pending.setdefault(tensor, new)
+        if old is new:
+            return
+        alone = memory.holders[old.number] == 1 and not old.is_view
+        if not (alone and dense(tensor.shape, old.strides)):
+            total = memory.allocate(tensor.gradient())
+            strides = elementwise(tensor.shape, old.strides, new.strides)
+            self.pending[tensor] = Buffer(total, is_view=False, strides=strides)
+            memory.drop(old.number)
+        memory.drop(new.number)
+
+    def store(self, parameter: Tensor, number: int) -> None:
+        """A parameter takes over its first gradient; later micro-batches are added in place."""
+        if self.grads.setdefault(parameter, number) != number:
+            self.memory.drop(number)
+        else:
+            self.memory.categories[number] = "gradients"

@@ -1,0 +1,127 @@
+"""The attention core softmax(Q K^T / sqrt(d)) V: written out, or one of PyTorch's kernels."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Attention, Training
+
+from . import operators as op
+from . import views
+from .fused_attention import fused
+from .program import Tape
+from .tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Core:
+    """What one layer's core needs to know. `window` is None where the causal mask sees no more."""
+
+    kernel: Attention
+    dropout: bool
+    softcap: bool
+    alibi: bool
+    window: int | None
+    recompute: bool
+
+    @classmethod
+    def of_layer(cls, model: Model, training: Training, layer: int) -> Core:
+        """The window counts only if it is shorter than the sequence."""
+        window = model.window(layer)
+        narrow = window if window is not None and training.seq_len > window else None
+        return cls(training.attention, model.attention_dropout > 0, model.attention_softcap is not None,
+                   model.positions == "alibi", narrow, training.recompute == "selective")
+
+    @property
+    def masked(self) -> bool:
+        """scaled_dot_product_attention is given a mask or a bias instead of is_causal."""
+        return self.kernel != "flash" and (self.alibi or self.window is not None)
+
+
+def core(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(b, a, s, d) x3 -> (b, a, s, d)."""
+    kernels = {"eager": eager, "math": math_kernel}
+    kernel = kernels.get(settings.kernel, fused)
+    with tape.part("core", query, key, value, checkpoint=settings.recompute):
+        return kernel(tape, settings, query, key, value)
+
+
+def eager(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Every step a tensor (b, a, s, s) of its own."""
+    transposed = views.transpose(tape, "key^T", key, -2, -1)
+    scores = matmul(tape, "scores", query, transposed)
+    scores = op.elementwise(tape, "scaled", scores)
+    if settings.softcap:
+        scores = softcap(tape, "scores", scores)
+    if settings.alibi:
+        bias = Tensor("alibi", scores.shape[1:], tape.precision.compute_dtype, "table")
+        scores = op.add(tape, "scores + alibi", scores, bias)
+    scores = op.elementwise(tape, "masked", scores)
+    scores = op.softmax(tape, "softmax", scores)
+    if settings.dropout:
+        scores = op.dropout(tape, "score dropout", scores)
+    return matmul(tape, "scores V", scores, value)
+
+
+def softcap(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """cap * tanh(x / cap): tanh keeps its output."""
+    with tape.part(f"{name} softcap", x):
+        y = op.elementwise(tape, f"{name} / cap", x)
+        y = op.elementwise(tape, f"tanh {name}", y, saves="output")
+        return op.elementwise(tape, f"cap * tanh {name}", y)
+
+
+def matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
+    """torch.matmul of (b, a, m, k) and (b, a, k, n): bmm folds b and a into one dim, by a copy where
+    strides do not allow a view."""
+    with tape.part(name, x, y):
+        cast_x, cast_y = op.autocast(tape, x, y)
+        assert cast_x is not None and cast_y is not None
+        b, a, m, k = x.shape
+        n = y.shape[-1]
+        left = views.reshape(tape, f"{x.name} folded", cast_x, (b * a, m, k))
+        right = views.reshape(tape, f"{y.name} folded", cast_y, (b * a, k, n))
+        tape.hold(left, right)
+        z = op.batched_matmul(tape, name, left, right)
+        return views.reshape(tape, f"{name} unfolded", z, (b, a, m, n))
+
+
+def math_kernel(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """_scaled_dot_product_attention_math: composed, in fp32 even for 16-bit inputs.
+
+    Q and K are each scaled by d^-1/4 before the product; the mask is added as a bias.
+    Ref: ATen/native/transformers/attention.cpp.
+    """
+    cast_query, cast_key, cast_value = op.autocast(tape, query, key, value)
+    assert cast_query is not None and cast_key is not None and cast_value is not None
+    dtype = cast_query.dtype
+    s = query.shape[-2]
+    with tape.part("math attention", cast_query, cast_key, cast_value):
+        bias = Tensor("attention bias", (s, s), dtype, "table")
+        q, k, v = (op.cast(tape, t, "float32") for t in (cast_query, cast_key, cast_value))
+        tape.hold(q, k, v)
+        q = op.elementwise(tape, "query * d^-1/4", q)
+        k = op.elementwise(tape, "key^T * d^-1/4", views.transpose(tape, "key^T", k, -2, -1))
+        tape.hold(q, k, bias)
+        scores = matmul_fp32(tape, "scores", q, k)
+        scores = op.elementwise(tape, "scores + bias", scores)
+        scores = op.softmax_of(tape, "softmax", scores)
+        if settings.dropout:
+            scores = op.dropout(tape, "score dropout", scores)
+        tape.hold(scores)
+        y = matmul_fp32(tape, "scores V", scores, v)
+        return op.cast(tape, y, dtype)
+
+
+def matmul_fp32(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
+    """matmul outside autocast."""
+    b, a, m, k = x.shape
+    n = y.shape[-1]
+    with tape.part(name, x, y):
+        left = views.reshape(tape, f"{x.name} folded", x, (b * a, m, k))
+        right = views.reshape(tape, f"{y.name} folded", y, (b * a, k, n))
+        tape.hold(left, right)
+        z = op.batched_matmul(tape, name, left, right)
+        return views.reshape(tape, f"{name} unfolded", z, (b, a, m, n))
+
+

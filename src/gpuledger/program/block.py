@@ -1,0 +1,59 @@
+"""Decoder block: attention and MLP around the residual stream, with norms where the model has them."""
+from __future__ import annotations
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import EveryK, Recompute, Training
+
+from . import operators as op
+from .attention import attention
+from .local import Local
+from .mlp import mlp
+from .norm import NormWeights, norm
+from .program import Tape
+from .tensor import Tensor
+
+
+def block(tape: Tape, layer: int, x: Tensor, model: Model, training: Training,
+          local: Local) -> Tensor:
+    """(b, s, h) -> (b, s, h). The caller's x lives until the block returns."""
+    def attend(y: Tensor) -> Tensor:
+        return attention(tape, y, model, training, local, layer)
+
+    def normed(name: str, y: Tensor) -> Tensor:
+        return norm(tape, NormWeights.of(tape, name, model, training), y)
+
+    with tape.part(f"block {layer}", x, layer=layer,
+                   checkpoint=recomputes(training.recompute, layer)):
+        if model.parallel_residual:
+            return in_parallel(tape, x, model, training, local, layer)
+        y = x if model.norm_position == "post" else normed("attention norm", x)
+        y = attend(y)
+        if model.norm_position != "pre":
+            y = normed("attention norm" if model.norm_position == "post" else "attention post norm", y)
+        x = op.add(tape, "attention residual", x, y)
+        tape.hold(x)
+        y = x if model.norm_position == "post" else normed("mlp norm", x)
+        y = mlp(tape, y, model, local)
+        if model.norm_position != "pre":
+            y = normed("mlp norm" if model.norm_position == "post" else "mlp post norm", y)
+        return op.add(tape, "mlp residual", x, y)
+
+
+def in_parallel(tape: Tape, x: Tensor, model: Model, training: Training, local: Local,
+                layer: int) -> Tensor:
+    """Attention and MLP read the same x, through one shared norm or a norm each."""
+    y = norm(tape, NormWeights.of(tape, "attention norm", model, training), x)
+    if model.shared_norm:
+        tape.hold(y)
+    attended = op.add(tape, "attention residual", x,
+                      attention(tape, y, model, training, local, layer))
+    if not model.shared_norm:
+        y = norm(tape, NormWeights.of(tape, "mlp norm", model, training), x)
+    return op.add(tape, "mlp residual", attended, mlp(tape, y, model, local))
+
+
+def recomputes(recompute: Recompute, layer: int) -> bool:
+    """This whole block is run again in the backward pass."""
+    if isinstance(recompute, EveryK):
+        return layer % recompute.every == 0
+    return recompute == "full"

@@ -1,0 +1,21 @@
+"""What a kernel's own memory depends on: compute capability and number of multiprocessors."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Device:
+    """capability as (major, minor); num_sms streaming multiprocessors."""
+
+    capability: tuple[int, int] = (9, 0)
+    num_sms: int = 132
+
+    @property
+    def cublas_workspace_bytes(self) -> int:
+        """One per cuBLAS handle and stream, taken at the first product.
+
+        Ref: ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize: 32 MiB from capability 9.0 on; below it
+        2 x 4096 KiB + 8 x 16 KiB (":4096:2:16:8").
+        """
+        return 33_554_432 if self.capability >= (9, 0) else 8_519_680

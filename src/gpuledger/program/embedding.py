@@ -1,0 +1,31 @@
+"""Token embedding, its scale, learned positions, its norm and its dropout."""
+from __future__ import annotations
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
+
+from . import operators as op
+from .local import Local
+from .norm import NormWeights, norm
+from .program import Tape
+from .tensor import Tensor
+
+
+def embedding(tape: Tape, model: Model, training: Training, local: Local) -> tuple[Tensor, Tensor]:
+    """Tokens (b, s) -> (b, s, h), and the token weight (v, h), which the head may share."""
+    h, b, s = model.hidden_size, local.micro_batch_size, local.seq_len
+    token_weight = tape.weight("token.weight", local.vocab_size, h)
+    with tape.part("embedding"):
+        x = op.embedding(tape, "token", token_weight, (b, s))
+        if model.embedding_scale:
+            x = op.elementwise(tape, "scaled token", x)
+        if model.positions == "learned":
+            rows = model.max_position_embeddings + model.learned_position_offset
+            table = tape.weight("position.weight", rows, h)
+            position = op.embedding(tape, "position", table, (s,))
+            x = op.add(tape, "token + position", position, x)    # the temporary dies before the rebound x
+        if model.embedding_norm:
+            x = norm(tape, NormWeights.of(tape, "embedding norm", model, training), x)
+        if model.embedding_dropout:
+            x = op.dropout(tape, "embedding dropout", x)
+        return x, token_weight

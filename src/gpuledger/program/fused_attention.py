@@ -1,0 +1,106 @@
+"""FlashAttention-2, the memory-efficient kernel and cuDNN's: one operator each, no scores in memory."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import kernels
+from . import operators as op
+from .layout import transposed
+from .program import Op, Tape
+from .sizes import Size, round_up
+from .tensor import Move, Tensor, scratch
+
+if TYPE_CHECKING:
+    from .attention_kernels import Core
+
+
+def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F3]"""
+    cast_query, cast_key, cast_value = op.autocast(tape, query, key, value)
+    assert cast_query is not None and cast_key is not None and cast_value is not None
+    kernel = {"flash": flash, "efficient": efficient, "cudnn": cudnn}[settings.kernel]
+    return kernel(tape, settings, cast_query, cast_key, cast_value)
+
+
+def heads_inside(x: Tensor, name: str) -> Tensor:
+    """A new (b, a, s, d) tensor that lies in memory as (b, s, a, d), as these kernels write it."""
+    b, a, s, d = x.shape
+    return Tensor(name, x.shape, x.dtype, strides=transposed((b, s, a, d), None, 1, 2)[1])
+
+
+def gradients_inside(*tensors: Tensor) -> list[Tensor]:
+    return [heads_inside(t, f"d({t.name})") for t in tensors]
+
+
+def attention_flops(query: Tensor) -> Size:
+    """Q K^T and P V over all s x s pairs: what the kernels' callers count; masked blocks are skipped."""
+    b, a, s, d = query.shape
+    return 4 * b * a * s * s * d
+
+
+def attention_op(settings: Core, inputs: tuple[Tensor, Tensor, Tensor], outputs: tuple[Tensor, ...],
+                 forward: tuple[Move, ...], backward: tuple[Move, ...]) -> Op:
+    """The node common to the three kernels. Backward forms S again: 2.5 times the forward products."""
+    query, key, value = inputs
+    dq, dk, dv = gradients_inside(query, key, value)
+    flops = attention_flops(query)
+    y, logsumexp, *random_state = outputs
+    return Op(settings.kernel, inputs, outputs, forward=forward,
+              saves=(key, query, value, logsumexp, y, *random_state),
+              backward=(+dq, +dk, +dv, *backward), gradients={query: dq, key: dk, value: dv},
+              flops=flops, backward_flops=flops * 5 // 2, equation="S11")
+
+
+def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with dropout."""
+    b, a, s, d = query.shape
+    y, logsumexp = heads_inside(query, "attention"), Tensor("logsumexp", (b, a, s), "float32")
+    state, unused = scratch("rng state", 16), scratch("rng unused", 8)
+    if settings.dropout:
+        seed = scratch("rng seed", 16)
+        forward = (+y, +logsumexp, +seed, +unused, +state, -seed)
+    else:
+        per_split = kernels.flash_forward(b, a, s, d, tape.device)
+        forward = (+y, +logsumexp, *(+t for t in per_split), +state, +unused,
+                   *(-t for t in per_split))
+    dot, accumulator = kernels.flash_backward(b, a, s, d)
+    return tape.append(attention_op(settings, (query, key, value), (y, logsumexp, state, unused),
+                                    forward, (+dot, +accumulator, -accumulator, -dot)))
+
+
+def efficient(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The memory-efficient kernel: logsumexp is padded to 32 queries; with dropout the random state stays
+    on the CPU."""
+    b, a, s, d = query.shape
+    y = heads_inside(query, "attention")
+    logsumexp = Tensor("logsumexp", (b, a, round_up(s, 32)), "float32")
+    if settings.dropout:
+        outputs: tuple[Tensor, ...] = (y, logsumexp)
+        forward: tuple[Move, ...] = (+y, +logsumexp)
+    else:
+        seed, offset = scratch("seed", 8), scratch("offset", 8)
+        outputs, forward = (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp)
+    return tape.append(attention_op(settings, (query, key, value), outputs, forward,
+                                    efficient_scratch(query)))
+
+
+def efficient_scratch(query: Tensor) -> tuple[Move, ...]:
+    """delta = sum(dO * O) per query: one kernel in 16 bit, three PyTorch operators in fp32."""
+    b, a, s, d = query.shape
+    delta = Tensor("delta", (b, a, s), "float32", "scratch")
+    tiles = kernels.efficient_backward(b, a, s, d, query.dtype)
+    if query.dtype != "float32":
+        return +delta, +tiles, -delta, -tiles
+    weighted, strided = query.like("dO * O"), delta.like("delta strided")
+    return +weighted, +strided, +delta, -strided, -weighted, +tiles, -delta, -tiles
+
+
+def cudnn(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """cuDNN's kernel: what autograd keeps is known (FakeTensor), its workspace is not (no entry)."""
+    b, a, s, _ = query.shape
+    y, logsumexp = heads_inside(query, "attention"), Tensor("logsumexp", (b, a, s, 1), "float32")
+    seed, offset = scratch("seed", 8), scratch("offset", 8)
+    return tape.append(attention_op(settings, (query, key, value), (y, logsumexp, seed, offset),
+                                    (+y, +logsumexp, +seed, +offset), ()))
+
+

@@ -1,0 +1,121 @@
+"""Scratch that CUDA kernels take and give back inside one call. One function per formula, ints or arrays."""
+from __future__ import annotations
+
+from .device import Device
+from .sizes import Size, ceil_div, maximum, minimum
+from .tensor import Move, Tensor, scratch
+
+
+def column_sum(rows: Size, columns: Size, device: Device) -> tuple[Tensor, Tensor]:
+    """(partial sums, semaphores) of `x.sum(0)`, x: (rows, columns): every bias gradient. [K1]
+
+    A block has 512 / v threads, each sums v adjacent columns (v = 4, 2 or 1 divides columns), w threads
+    side by side. From 256 rows per thread on, several blocks share a column and meet through global memory.
+    Ref: ATen/native/cuda/Reduce.cuh (setReduceConfig).
+    """
+    v = 4 - 2 * (columns % 4 > 0) - (columns % 2 > 0)
+    w = minimum(_power_of_two_up_to_32(columns // v), 32)
+    across = ceil_div(columns, v * w)
+    per_thread = ceil_div(rows, 512 // v // w)
+    resident = ceil_div(device.num_sms * (2048 * v // 512), across)
+    blocks = maximum(minimum(resident, ceil_div(per_thread, 16)), ceil_div(per_thread, 256))
+    shared = (per_thread >= 256) * (blocks > 1)
+    return (scratch("partial sums", shared * 4 * v * w * columns * blocks),
+            scratch("semaphores", shared * 4 * across))
+
+
+def _power_of_two_up_to_32(n: Size) -> Size:
+    """The largest power of two not above n, at most 32."""
+    return 1 + (n >= 2) + 2 * (n >= 4) + 4 * (n >= 8) + 8 * (n >= 16) + 16 * (n >= 32)
+
+
+def padded_head(d: Size) -> Size:
+    """FlashAttention rounds head_dim up to 32, above 128 to 64."""
+    return ceil_div(d, 32) * 32 * (d <= 128) + ceil_div(d, 64) * 64 * (d > 128)
+
+
+def embedding_backward(d_weight: Tensor, tokens: Size) -> tuple[Move, ...]:
+    """Dense gradient (rows, width) of a lookup of `tokens` indices. [K2]
+
+    Above 3072 indices they are sorted first, and runs of equal ones are summed in pieces of at most ten.
+    Ref: ATen/native/cuda/EmbeddingBackwardKernel.cu; CUB's tile sizes measured at capability 9.0.
+    """
+    if isinstance(tokens, int) and tokens <= 3072:
+        return (+d_weight,)
+    rows, width = d_weight.shape
+    sort = tokens > 3072
+    segments = minimum(tokens, rows)
+    pieces = tokens // 10 + segments
+
+    def take(name: str, nbytes: Size) -> Tensor:
+        return scratch(name, sort * nbytes)
+
+    def scan(items: Size, tile: int) -> Size:
+        return 767 + 256 * ceil_div(8 * (32 + ceil_div(items, tile)), 256)
+
+    ordered, original, positions = (take(n, 8 * tokens) for n in ("sorted", "original", "positions"))
+    passes = 1 + (rows >= 2**8) + (rows >= 2**16) + (rows >= 2**24)      # over 8 bits of the index each
+    double_buffers = 2 * 256 * ceil_div(8 * tokens, 256) * (passes > 1)
+    radix = take("radix sort",
+                 double_buffers + 511 + 2048 * passes + 1024 * ceil_div(tokens, 4608))
+    starts, number, unique = take("starts", 8 * tokens), take("number", 8), take("unique", 8 * tokens)
+    select, prefix = take("select", scan(tokens, 2464)), take("prefix sum", scan(segments, 448))
+    per_segment, offsets = take("pieces per segment", 8 * segments), take("offsets", 8 * segments)
+    total, piece_starts = take("number of pieces", 8), take("piece starts", 8 * pieces)
+    sums = take("sums per piece", 4 * pieces * width)
+    return (+ordered, +original, +positions, +radix, -radix, -positions, +d_weight,
+            +starts, +number, +unique, +select, -select, -unique, +per_segment, +offsets,
+            +prefix, -prefix, +total, +piece_starts, +sums, -sums, -piece_starts, -total,
+            -offsets, -per_segment, -number, -starts, -original, -ordered)
+
+
+def flash_backward(b: Size, a: Size, s: Size, d: Size) -> tuple[Tensor, Tensor]:
+    """(sum of dO * O per query, fp32 accumulator of dQ): queries padded to 128. [K3]
+
+    Ref: ATen/native/transformers/cuda/flash_attn/flash_api.cpp (mha_bwd).
+    """
+    queries = ceil_div(s, 128) * 128
+    return (scratch("dot(dO, O)", 4 * b * a * queries),
+            scratch("dQ fp32", 4 * b * a * queries * padded_head(d)))
+
+
+def flash_splits(b: int, a: int, s: int, d: int, num_sms: int) -> int:
+    """Over how many parts of the keys the forward kernel splits when queries alone leave the GPU idle. [K4]
+
+    Ref: flash_api.cpp num_splits_heuristic: the fewest splits within 85 % of the best occupancy of
+    2 x num_sms blocks. Ints only.
+    """
+    key_blocks = ceil_div(s, 256 if d <= 64 else 128 if d <= 128 else 64)
+    blocks, slots = b * a * ceil_div(s, 64), 2 * num_sms
+    if blocks >= 0.8 * slots:
+        return 1
+
+    def useful(n: int) -> bool:
+        return n == 1 or bool(ceil_div(key_blocks, n) != ceil_div(key_blocks, n - 1))
+
+    def occupancy(n: int) -> float:
+        return float(blocks * n / slots / ceil_div(blocks * n, slots))
+
+    candidates = [n for n in range(1, min(128, slots, key_blocks) + 1) if useful(n)]
+    best = max(occupancy(n) for n in candidates)
+    return next(n for n in candidates if occupancy(n) >= 0.85 * best)
+
+
+def flash_forward(b: Size, a: Size, s: Size, d: Size, device: Device) -> tuple[Tensor, Tensor]:
+    """(logsumexp, output) per split, fp32; nothing when the kernel does not split. [K4]"""
+    splits = flash_splits(b, a, s, d, device.num_sms)
+    rows = (splits > 1) * splits * b * a * s
+    return (scratch("logsumexp per split", 4 * rows),
+            scratch("output per split", 4 * rows * padded_head(d)))
+
+
+def efficient_backward(b: Size, a: Size, s: Size, d: Size, dtype: str) -> Tensor:
+    """fp32 tiles (with a lock of 16 bytes) in which blocks of keys sum dQ; head_dim up to 128. [K5]
+
+    Tiles of queries x columns: 64 x 64 for d <= 64; above that 128 x 128, in fp32 128 x 64.
+    Ref: ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h.
+    """
+    rows = 64 if d <= 64 else 128
+    columns = 128 if d > 64 and dtype != "float32" else 64
+    tiles = ceil_div(s, rows) * ceil_div(d, columns)
+    return scratch("dQ tiles", b * a * tiles * (4 * rows * columns + 16))

@@ -1,0 +1,116 @@
+"""LayerNorm, PyTorch's fused RMSNorm, and the RMSNorm composed of elementary operators as in Hugging Face models."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
+
+from . import operators as op
+from .kernels import column_sum
+from .program import INCOMING, Gradient, Op, Tape
+from .sizes import Size, product
+from .tensor import Tensor
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    """One norm module: its name, kind and parameters (width)."""
+
+    name: str
+    kind: str
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, tape: Tape, name: str, model: Model, training: Training,
+           width: Size | None = None) -> NormWeights:
+        """The model's kind of norm; LayerNorm may have a bias."""
+        width = width or model.hidden_size
+        kind = model.norm
+        weight = tape.weight(f"{name}.weight", width)
+        if kind == "layernorm":
+            bias = tape.weight(f"{name}.bias", width) if model.bias.norm else None
+            return cls(name, kind, weight, bias)
+        return cls(name, f"{kind} {training.rmsnorm_implementation}", weight, None)
+
+
+def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
+    """(..., width) -> the same shape, over the last dim."""
+    if weights.kind == "rmsnorm composed":
+        return composed(tape, weights, x)
+    return fused(tape, weights, x)
+
+
+def fused(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
+    """Keeps x and fp32 statistics per row: mean and rstd, or rstd alone (RMSNorm). [S8]"""
+    name, weight, bias = weights.name, weights.weight, weights.bias
+    y, dx, dw = x.like(name), x.gradient(), weight.gradient()
+    rstd = Tensor(f"{name} rstd", x.shape[:-1], "float32")
+    if weights.kind == "rmsnorm fused":
+        return tape.append(Op(name, (x, weight), (y, rstd), saves=(x, rstd), backward=(+dx, +dw),
+                              gradients={x: dx, weight: dw}, contiguous_gradient=True, equation="S8"))
+    mean = Tensor(f"{name} mean", x.shape[:-1], "float32")
+    reads: tuple[Tensor, ...] = (x, weight)
+    gradients: dict[Tensor, Gradient] = {x: dx, weight: dw}
+    backward = (+dx, +dw)
+    if bias is not None:
+        db = bias.gradient()
+        reads, gradients[bias], backward = (*reads, bias), db, (*backward, +db)
+    return tape.append(Op(name, reads, (y, mean, rstd), saves=(x, mean, rstd), backward=backward,
+                          gradients=gradients, contiguous_gradient=True, equation="S8"))
+
+
+def composed(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
+    """weight * (x rsqrt(mean(x^2) + eps)) in fp32, cast back. [S9]"""
+    name = weights.name
+    with tape.part(name, x):
+        dtype, x = x.dtype, op.cast(tape, x, "float32")
+        inverse = inverse_root_mean_square(tape, name, x)
+        y = scale_rows(tape, f"{name} normalised", x, inverse)
+        tape.hold(y)
+        y = op.cast(tape, y, dtype)
+        return weigh(tape, name, weights.weight, y)
+
+
+def inverse_root_mean_square(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """(..., width) -> (..., 1): rsqrt(mean(x^2) + eps)."""
+    squared = op.square(tape, "x^2", x)
+    variance = Tensor(f"{name} variance", (*x.shape[:-1], 1), "float32")
+    d_squared = squared.gradient()
+    tape.append(Op("mean", (squared,), (variance,), backward=(+d_squared,),
+                   gradients={squared: d_squared}, equation="S9"))
+    tape.hold(variance)
+    shifted = variance.like("variance + eps")
+    tape.append(Op("eps", (variance,), (shifted,), gradients={variance: INCOMING}, equation="S9"))
+    inverse, d_shifted = shifted.like("rsqrt"), shifted.gradient()
+    cube, half = shifted.like("rsqrt^3"), shifted.like("-rsqrt^3 / 2")
+    return tape.append(Op("rsqrt", (shifted,), (inverse,), saves=(inverse,), equation="S9",
+                          gradients={shifted: d_shifted},
+                          backward=(+cube, +half, +d_shifted, -half, -cube)))
+
+
+def scale_rows(tape: Tape, name: str, x: Tensor, factor: Tensor) -> Tensor:
+    """(..., width) * (..., 1): the factor's gradient is a full product, summed by the engine."""
+    dx, full, d_factor = x.gradient(), x.like("dY * X"), factor.gradient()
+    return tape.append(Op(name, (x, factor), (x.like(name),), saves=(factor, x), backward=(+full, +dx),
+                          reduce=(+d_factor, -full), gradients={factor: d_factor, x: dx},
+                          equation="S9"))
+
+
+def weigh(tape: Tape, name: str, weight: Tensor, x: Tensor) -> Tensor:
+    """(width) * (..., width): the weight's gradient is a full product, summed over the rows by the engine.
+
+    A wider weight (fp32 under autocast with a 16-bit x) widens the result, and x's gradient is cast back.
+    """
+    wide = "float32" if "float32" in (x.dtype, weight.dtype) else x.dtype
+    y = x.like(name, wide)
+    dx, full, d_weight = x.like(f"d({x.name})", wide), x.like("dY * X", wide), weight.gradient()
+    partial, semaphores = column_sum(product(x.shape[:-1]), x.shape[-1], tape.device)
+    reduce = (+d_weight, +partial, +semaphores, -semaphores, -partial, -full)
+    gradients: dict[Tensor, Gradient] = {x: dx, weight: d_weight}
+    if wide != x.dtype:
+        narrow = x.gradient()
+        reduce, gradients[x] = (*reduce, +narrow, -dx), narrow
+    return tape.append(Op(name, (weight, x), (y,), saves=(x, weight), backward=(+dx, +full),
+                          reduce=reduce, gradients=gradients, equation="S9"))

@@ -1,0 +1,197 @@
+"""PyTorch's operators, each once: what it allocates, saves and returns to its inputs.
+
+Shapes stand beside the tensors: b sequences, s tokens, h hidden, a heads, d head_dim, k and n the inner
+and outer width of a product. An elementwise result lies in memory as its operands do.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .kernels import column_sum, embedding_backward
+from .layout import elementwise as elementwise_strides
+from .program import INCOMING, Op, Tape
+from .sizes import Size, product
+from .tensor import Move, Tensor
+
+
+def elementwise(tape: Tape, name: str, x: Tensor, *, saves: str = "nothing") -> Tensor:
+    """y = f(x). saves: "input" (GELU, SiLU), "output" (ReLU, tanh) or "nothing" (scale, sign, mask). [S1]"""
+    y, dx = x.like(name, strides=elementwise_strides(x.shape, x.strides)), x.gradient()
+    kept = {"input": (x,), "output": (y,), "nothing": ()}[saves]
+    return tape.append(Op(name, (x,), (y,), saves=kept, backward=(+dx,), gradients={x: dx},
+                          follows=(dx,), equation="S1"))
+
+
+def square(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """y = x^2, as x.square() or x.pow(2): backward forms x^1, then 2 x, then the product. [S1]"""
+    y, dx = x.like(name), x.gradient()
+    power, twice = x.like(f"{x.name}^1"), x.like(f"2 {x.name}")
+    return tape.append(Op(name, (x,), (y,), saves=(x,), gradients={x: dx}, equation="S1",
+                          backward=(+power, +twice, +dx, -twice, -power)))
+
+
+def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    """x.to(dtype). Autocast copies weights once per context and keeps them in its cache. [S2]"""
+    if x.dtype == dtype:
+        return x
+    if x.parameter:
+        return cast_weight(tape, x, dtype)
+    y, dx = x.like(f"{x.name}.{dtype}", dtype, elementwise_strides(x.shape, x.strides)), x.gradient()
+    return tape.append(Op("cast", (x,), (y,), backward=(+dx,), gradients={x: dx}, follows=(dx,),
+                          equation="S2"))
+
+
+def cast_weight(tape: Tape, weight: Tensor, dtype: str) -> Tensor:
+    """Autocast's copy of a weight; a second use in one context finds it in the cache, a recomputed part
+    (a context of its own) makes it again. [S2]"""
+    y = tape.weight_copies.get(weight)
+    if y is not None:
+        tape.append(Op("cached cast", (weight,), (y,), only_recomputed=True, equation="S2"))
+    else:
+        y = Tensor(f"{weight.name}.{dtype}", weight.shape, dtype, "weight_copy")
+        tape.weight_copies[weight] = y
+        dw = weight.gradient()
+        tape.append(Op("cast", (weight,), (y,), backward=(+dw,), gradients={weight: dw}, equation="S2"))
+    tape.hold_in_autocast_cache(y)
+    return y
+
+
+def autocast(tape: Tape, *tensors: Tensor | None) -> list[Tensor | None]:
+    """Cast an operator's arguments, the last one first (the order in which C++ evaluates them)."""
+    if not tape.precision.autocast:
+        return list(tensors)
+    dtype = tape.precision.compute_dtype
+    casts = [t and cast(tape, t, dtype) for t in reversed(tensors)][::-1]
+    tape.hold(*(t for t in casts if t is not None))      # until the operator returns
+    return casts
+
+
+def add(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
+    """x + y; the wider dtype wins. Both receive the incoming gradient, cast or summed where they differ."""
+    wider = x if x.dtype == "float32" or y.dtype == x.dtype else y
+    larger = x if len(x.shape) >= len(y.shape) else y
+    reduce: tuple[Move, ...] = ()
+    gradients = {}
+    for t in (x, y):
+        if not t.needs_grad:
+            continue
+        same = t.dtype == wider.dtype and len(t.shape) == len(larger.shape)
+        dt = INCOMING if same else t.gradient()
+        gradients[t] = dt
+        if isinstance(dt, Tensor):
+            reduce += (+dt,)
+    strides = None
+    if len(x.shape) == len(y.shape):
+        strides = elementwise_strides(larger.shape, x.strides, y.strides)
+    z = Tensor(name, larger.shape, wider.dtype, strides=strides)
+    return tape.append(Op(name, (x, y), (z,), reduce=reduce, gradients=gradients, equation="S1"))
+
+
+def multiply(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
+    """x * y of one shape: each factor is kept for the other's gradient. [S1]"""
+    z, dx, dy = x.like(name), x.gradient(), y.gradient()
+    return tape.append(Op(name, (x, y), (z,), saves=(y, x), backward=(+dy, +dx),
+                          gradients={y: dy, x: dx}, equation="S1"))
+
+
+def multiply_by_table(tape: Tape, name: str, x: Tensor, table: Tensor) -> Tensor:
+    """x * constant of a broadcast shape: only the constant is kept. A wider constant widens the result;
+    its gradient is then cast back by the engine. [S1]"""
+    wide = "float32" if "float32" in (x.dtype, table.dtype) else x.dtype
+    z = x.like(name, wide, elementwise_strides(x.shape, x.strides))
+    dx = Tensor(f"d({x.name})", x.shape, wide)
+    if x.dtype == wide:
+        return tape.append(Op(name, (x,), (z,), backward=(+dx,), gradients={x: dx}, follows=(dx,),
+                              equation="S1"))
+    narrow = x.gradient()
+    return tape.append(Op(name, (x,), (z,), backward=(+dx,), reduce=(+narrow, -dx),
+                          gradients={x: narrow}, follows=(dx, narrow), equation="S1"))
+
+
+def dropout(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """Keeps the bool mask, one byte an element. [S3]"""
+    mask, y, dx = Tensor(f"{name} mask", x.shape, "bool"), x.like(name), x.gradient()
+    return tape.append(Op(name, (x,), (y, mask), saves=(mask,), forward=(+mask, +y), backward=(+dx,),
+                          gradients={x: dx}, follows=(dx,), equation="S3"))
+
+
+def softmax(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """Over the last dim; keeps its output. Backward forms dY * Y beside dX. Autocast runs it in fp32. [S4]"""
+    with tape.part(name, x):
+        return softmax_of(tape, name, cast(tape, x, "float32") if tape.precision.autocast else x)
+
+
+def softmax_of(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """Softmax in the dtype of x. [S4]"""
+    y, dx, weighted = x.like(name), x.gradient(), x.like("dY * Y")
+    return tape.append(Op(name, (x,), (y,), saves=(y,), gradients={x: dx}, equation="S4",
+                          backward=(+dx, +weighted, -weighted)))
+
+
+@dataclass(frozen=True)
+class LinearWeights:
+    """W: (n, k) and perhaps c: (n) of y = x W^T + c."""
+
+    name: str
+    weight: Tensor
+    offset: Tensor | None
+
+    @classmethod
+    def of(cls, tape: Tape, name: str, k: Size, n: Size, *, bias: bool) -> LinearWeights:
+        """New parameters, in the order of nn.Linear."""
+        weight = tape.weight(f"{name}.weight", n, k)
+        return cls(name, weight, tape.weight(f"{name}.bias", n) if bias else None)
+
+
+def linear(tape: Tape, weights: LinearWeights, x: Tensor) -> Tensor:
+    """y = x W^T + c.  x: (..., k), y: (..., n).  2 rows k n FLOPs, twice that backward. [S5] [F1]"""
+    name = weights.name
+    with tape.part(name, x):
+        cast_x, weight, offset = autocast(tape, x, weights.weight, weights.offset)
+        assert cast_x is not None and weight is not None
+        return product_with_weight(tape, name, cast_x, weight, offset)
+
+
+def project(tape: Tape, name: str, x: Tensor, n: Size, *, bias: bool) -> Tensor:
+    """`linear` with new weights."""
+    return linear(tape, LinearWeights.of(tape, name, x.shape[-1], n, bias=bias), x)
+
+
+def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
+                        offset: Tensor | None) -> Tensor:
+    """aten::mm treats the weight's gradient first, aten::addmm the input's; the bias gradient is a sum
+    over the rows by the engine. [S5]"""
+    *outer, k = x.shape
+    n = weight.shape[0]
+    rows = product(tuple(outer))
+    y = Tensor(name, (*outer, n), x.dtype)
+    dx, dw = x.gradient(), weight.gradient()
+    unfolded, transposed = dx.view("dX", x.shape), dw.view("dW", weight.shape)
+    flops, backward_flops = 2 * rows * k * n, 4 * rows * k * n
+    if offset is None:
+        return tape.append(Op(name, (x, weight), (y,), saves=(weight, x), backward=(+dw, +dx),
+                              gradients={weight: transposed, x: unfolded}, product=True,
+                              flops=flops, backward_flops=backward_flops, equation="S5"))
+    dc = offset.gradient()
+    partial, semaphores = column_sum(rows, n, tape.device)
+    return tape.append(Op(name, (x, weight, offset), (y,), saves=(x, weight), backward=(+dx, +dw),
+                          reduce=(+dc, +partial, +semaphores, -semaphores, -partial),
+                          gradients={offset: dc, x: unfolded, weight: transposed}, product=True,
+                          flops=flops, backward_flops=backward_flops, equation="S5"))
+
+
+def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...]) -> Tensor:
+    """Rows of (v, h) -> (*shape, h); keeps the indices (the batch's own); the gradient is dense. [S6]"""
+    y, dw = Tensor(name, (*shape, weight.shape[1]), weight.dtype), weight.gradient()
+    return tape.append(Op(name, (weight,), (y,), backward=embedding_backward(dw, product(shape)),
+                          gradients={weight: dw}, equation="S6"))
+
+
+def batched_matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
+    """torch.bmm: (g, m, k) x (g, k, n) -> (g, m, n); the right factor's gradient comes first. [S10] [F2]"""
+    g, m, k = x.shape
+    n = y.shape[-1]
+    z, dx, dy = Tensor(name, (g, m, n), x.dtype), x.gradient(), y.gradient()
+    return tape.append(Op(name, (x, y), (z,), saves=(y, x), backward=(+dy, +dx),
+                          gradients={y: dy, x: dx}, product=True, flops=2 * g * m * k * n,
+                          backward_flops=4 * g * m * k * n, contiguous_gradient=False, equation="S10"))

@@ -1,0 +1,169 @@
+"""A step as data: operators, and the parts (Python calls) that contain them."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .device import Device
+from .layout import Strides
+from .precision import Precision
+from .sizes import Size
+from .tensor import Move, Tensor
+
+
+class Incoming:
+    """A gradient handed on without a kernel: the incoming one, or a view of it.
+
+    view   strides of the incoming gradient -> strides of the outgoing one; None hands the same tensor on.
+           Where it raises CopyNeeded the node makes a contiguous copy instead, as `reshape` does.
+    """
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: Callable[[Strides], Strides] | None = None):
+        self.view = view
+
+
+INCOMING = Incoming()
+Gradient = Tensor | Incoming
+
+
+class Op:
+    """One autograd node with all that is known about it.
+
+    reads, writes   tensors; the writes that are no views are allocated, in order, unless `forward` says
+    saves           what the node holds until its backward ran, in the order PyTorch lets go of it
+    forward         what the kernel allocates and frees, in order
+    backward        what the node's function allocates and frees
+    reduce          what the engine does after that function returned: sum a broadcast gradient, cast it
+    gradients       what each differentiable read receives: a tensor of those moves, or Incoming
+    follows         these gradients lie in memory as the incoming gradient does
+    contiguous_gradient  the node copies an incoming gradient that is not contiguous, for its own use
+    product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
+    only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
+    flops, backward_flops   exact for the shapes, multiply and add counted apart
+    equation        row of docs/formulas.md
+    """
+
+    __slots__ = ("_forward_moves", "backward", "backward_flops", "contiguous_gradient", "equation",
+                 "flops", "follows", "gradients", "name", "only_recomputed", "product", "reads",
+                 "reduce", "saves", "writes")
+
+    def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
+                 saves: tuple[Tensor, ...] = (), forward: tuple[Move, ...] | None = None,
+                 backward: tuple[Move, ...] = (), reduce: tuple[Move, ...] = (),
+                 gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
+                 contiguous_gradient: bool = False, product: bool = False,
+                 only_recomputed: bool = False,
+                 flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
+        self.name = name
+        self.reads = reads
+        self.writes = writes
+        self.saves = saves
+        self._forward_moves = forward
+        self.backward = backward
+        self.reduce = reduce
+        self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
+        self.follows = follows
+        self.contiguous_gradient = contiguous_gradient
+        self.product = product
+        self.only_recomputed = only_recomputed
+        self.flops = flops
+        self.backward_flops = backward_flops
+        self.equation = equation
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    @property
+    def forward_moves(self) -> tuple[Move, ...]:
+        if self._forward_moves is None:
+            self._forward_moves = tuple(+t for t in self.writes if t.view_of is None)
+        return self._forward_moves
+
+    @property
+    def saves_an_output(self) -> bool:
+        return any(t in self.writes for t in self.saves)
+
+
+@dataclass(eq=False)
+class Part:
+    """One Python call: it holds its arguments and named locals until it returns."""
+
+    name: str
+    arguments: tuple[Tensor, ...] = ()
+    locals: list[Tensor] = field(default_factory=list)
+    body: list[Op | Part] = field(default_factory=list)
+    checkpoint: bool = False
+    layer: int | None = None
+
+    @property
+    def holds(self) -> tuple[Tensor, ...]:
+        """In the order in which the call lets go of them."""
+        return (*self.locals, *self.arguments)
+
+    def ops(self) -> Iterator[Op]:
+        """All operators inside, in program order."""
+        for item in self.body:
+            if isinstance(item, Part):
+                yield from item.ops()
+            else:
+                yield item
+
+    def parts(self) -> Iterator[Part]:
+        """This part and all inside it, outermost first."""
+        yield self
+        for item in self.body:
+            if isinstance(item, Part):
+                yield from item.parts()
+
+    def find(self, name: str) -> Part:
+        """The first part of this name. Raises KeyError."""
+        for part in self.parts():
+            if part.name == name:
+                return part
+        raise KeyError(name)
+
+
+class Tape:
+    """Builds a program. The model's parts call operators on it, as PyTorch modules call PyTorch."""
+
+    def __init__(self, precision: Precision, device: Device):
+        self.precision = precision
+        self.device = device
+        self.root = Part("step")
+        self.stack = [self.root]
+        self.weights: list[Tensor] = []
+        self.weight_copies: dict[Tensor, Tensor] = {}    # autocast's cache
+
+    def weight(self, name: str, *shape: Size) -> Tensor:
+        """A parameter, in the order of module.parameters()."""
+        weight = Tensor(name, shape, self.precision.weight_dtype, "parameter")
+        self.weights.append(weight)
+        return weight
+
+    def append(self, op: Op) -> Tensor:
+        """Add an operator to the current part; returns its first output."""
+        self.stack[-1].body.append(op)
+        return op.writes[0]
+
+    def hold(self, *tensors: Tensor) -> None:
+        """The current part has a local variable for these."""
+        self.stack[-1].locals.extend(tensors)
+
+    def hold_in_autocast_cache(self, tensor: Tensor) -> None:
+        """The cache is emptied when the autocast context exits: the step's forward, or one recomputed part."""
+        for part in self.stack:
+            if part is self.root or part.checkpoint:
+                part.locals.append(tensor)
+
+    @contextmanager
+    def part(self, name: str, *arguments: Tensor, checkpoint: bool = False,
+             layer: int | None = None) -> Iterator[Part]:
+        """A call, open while its body is written."""
+        part = Part(name, arguments, checkpoint=checkpoint, layer=layer)
+        self.stack[-1].body.append(part)
+        self.stack.append(part)
+        yield part
+        self.stack.pop()
