@@ -1,8 +1,11 @@
 """`Gpu` and `Cluster`: the hardware, with a source for every number."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
+from ..errors import Problem
 from .record import Record
 
 
@@ -38,6 +41,26 @@ class Gpu(Record):
         default=None, ge=0, description="memory taken by a CUDA context with PyTorch's kernels loaded")
     sources: dict[str, str] = Field(description="where each number comes from, by field")
 
+    def cross_field_problems(self) -> Iterator[Problem]:
+        if self.torch_visible_bytes is not None and self.torch_visible_bytes > self.memory_bytes:
+            yield Problem(
+                f"torch_visible_bytes = {self.torch_visible_bytes} is more than "
+                f"memory_bytes = {self.memory_bytes}",
+                "PyTorch never sees more than the card has")
+        parts = (self.capability or "0.0").split(".")
+        if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+            yield Problem(
+                f"capability = {self.capability!r} is not a compute capability",
+                "write major and minor as text, for example \"9.0\"")
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """(major, minor), or None where it is not known."""
+        if self.capability is None:
+            return None
+        major, minor = self.capability.split(".")
+        return int(major), int(minor)
+
     @property
     def capacity_bytes(self) -> int:
         """What PyTorch can see, or the nominal capacity where that is not known."""
@@ -48,9 +71,25 @@ class Cluster(Record):
     """The GPUs of a run."""
 
     name: str = Field(default="cluster", description="how reports call it")
-    gpu: Gpu = Field(description="GPU preset name, or the fields inline")
-    gpus: int = Field(gt=0, le=10**7, description="GPUs in all")
+    gpu: Gpu = Field(
+        description="GPU preset name, or the fields inline",
+        json_schema_extra={"hint": "pass --gpu, for example --gpu h100-80gb-sxm; `gpuledger presets gpus` "
+                                   "lists them"})
+    gpus: int = Field(
+        gt=0, le=10**7, description="GPUs in all",
+        json_schema_extra={"hint": "pass --gpus, for example --gpus 8"})
     gpus_per_node: int = Field(default=8, gt=0, le=10**4, description="GPUs that share one fast link")
     network_bytes_per_second: float | None = Field(
         default=None, gt=0, description="network per GPU between nodes, bytes/s, one direction")
     source: str | None = Field(default=None, description="where the numbers come from")
+
+    def cross_field_problems(self) -> Iterator[Problem]:
+        if self.gpus > self.gpus_per_node and self.gpus % self.gpus_per_node:
+            yield Problem(
+                f"gpus = {self.gpus} is not a multiple of gpus_per_node = {self.gpus_per_node}",
+                "runs over several nodes use whole nodes: change gpus, or set gpus_per_node")
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the run occupies, the last one perhaps in part."""
+        return -(-self.gpus // self.gpus_per_node)

@@ -1,10 +1,12 @@
 """`Model`: the architecture of a decoder, as the program, the reference modules and the FLOPs read it."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from ..errors import Problem
 from .record import Record
 
 Count = Annotated[int, Field(gt=0, le=10**9)]
@@ -12,7 +14,10 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Bias(Record):
-    """Which projections have an additive bias. In a file `bias: true` or `bias: false` sets all but `head`."""
+    """Which projections have an additive bias.
+
+    In a file `bias: true` or `bias: false` sets all but `head` (and `norm`, where the norm is an RMSNorm).
+    """
 
     query: bool = Field(description="bias of the query projection")
     key_value: bool = Field(description="bias of the key and value projections")
@@ -25,10 +30,13 @@ class Bias(Record):
     @model_validator(mode="before")
     @classmethod
     def one_word_for_all(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            names = ("query", "key_value", "attention_out", "mlp_up", "mlp_down", "norm")
-            return dict.fromkeys(names, value)
-        return value
+        return bias_by_projection(value) if isinstance(value, bool) else value
+
+
+def bias_by_projection(everywhere: bool, *, norm: str = "layernorm") -> dict[str, bool]:
+    """The mapping that `bias: true` or `bias: false` stands for."""
+    projections = ("query", "key_value", "attention_out", "mlp_up", "mlp_down")
+    return dict.fromkeys(projections, everywhere) | {"norm": everywhere and norm == "layernorm"}
 
 
 class Model(Record):
@@ -82,6 +90,18 @@ class Model(Record):
     logits_softcap: float | None = Field(
         default=None, gt=0, description="logits become cap * tanh(logits / cap) (Gemma 2)")
 
+    @model_validator(mode="before")
+    @classmethod
+    def no_bias_in_rmsnorm(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("bias"), bool):
+            return value | {"bias": bias_by_projection(value["bias"], norm=value.get("norm"))}
+        return value
+
+    def cross_field_problems(self) -> Iterator[Problem]:
+        yield from _attention_problems(self)
+        yield from _position_problems(self)
+        yield from _block_problems(self)
+
     @property
     def gated(self) -> bool:
         """The MLP has a gate beside its up projection."""
@@ -93,3 +113,62 @@ class Model(Record):
             return None
         every = self.full_attention_interval
         return None if every and (layer + 1) % every == 0 else self.sliding_window
+
+
+def _attention_problems(model: Model) -> Iterator[Problem]:
+    if model.num_heads % model.num_kv_heads:
+        yield Problem(
+            f"num_heads = {model.num_heads} is not a multiple of num_kv_heads = {model.num_kv_heads}",
+            f"each key/value head serves the same number of query heads: use {model.num_heads} (MHA), "
+            "1 (MQA) or a divisor of num_heads")
+    if model.qkv_projection == "fused" and model.bias.query != model.bias.key_value:
+        yield Problem(
+            f"bias.query: {str(model.bias.query).lower()} and bias.key_value: "
+            f"{str(model.bias.key_value).lower()}, but one fused projection has one bias",
+            "set both alike, or qkv_projection: separate")
+    if model.full_attention_interval is not None and model.sliding_window is None:
+        yield Problem(
+            f"full_attention_interval = {model.full_attention_interval} needs a sliding_window",
+            "set sliding_window, or leave full_attention_interval out: without a window all layers are full")
+
+
+def _position_problems(model: Model) -> Iterator[Problem]:
+    if model.rotary_dim is not None:
+        if model.positions != "rotary":
+            yield Problem(
+                f"rotary_dim = {model.rotary_dim} has no meaning with positions: {model.positions}",
+                "set positions: rotary, or leave rotary_dim out")
+        if model.rotary_dim > model.head_dim:
+            yield Problem(
+                f"rotary_dim = {model.rotary_dim} is more than head_dim = {model.head_dim}",
+                "rotary_dim counts the rotated dims of one head; leave it out to rotate all of them")
+    rotated = model.rotary_dim or model.head_dim
+    if model.positions == "rotary" and rotated % 2:
+        yield Problem(
+            f"rotary positions rotate pairs, but {rotated} dims of each head is odd",
+            "make rotary_dim (or head_dim) even")
+    if model.positions == "alibi" and model.sliding_window is not None:
+        yield Problem(
+            f"positions: alibi together with sliding_window = {model.sliding_window} is not a known "
+            "architecture", "leave sliding_window out")
+    if model.learned_position_offset and model.positions != "learned":
+        yield Problem(
+            f"learned_position_offset = {model.learned_position_offset} needs positions: learned, "
+            f"not {model.positions}", "leave learned_position_offset out")
+
+
+def _block_problems(model: Model) -> Iterator[Problem]:
+    if model.shared_norm and not model.parallel_residual:
+        yield Problem(
+            "shared_norm: true needs parallel_residual: true",
+            "one norm can feed attention and MLP only where both read the same input")
+    if model.parallel_residual and model.norm_position != "pre":
+        yield Problem(
+            f"parallel_residual: true goes with norm_position: pre, not {model.norm_position}",
+            "leave norm_position out")
+    if model.gate_up_projection == "fused" and not model.gated:
+        yield Problem(
+            f"gate_up_projection: fused needs a gated activation, not {model.activation}",
+            "use swiglu or geglu, or leave gate_up_projection out")
+    if model.norm == "rmsnorm" and model.bias.norm:
+        yield Problem("bias.norm: true, but an RMSNorm has no bias", "set bias.norm: false, or norm: layernorm")

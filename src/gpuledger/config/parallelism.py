@@ -1,10 +1,12 @@
 """`Parallelism`: how a run is divided over ranks."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
+from ..errors import Problem
 from .record import Record
 
 Framework = Literal[
@@ -31,3 +33,13 @@ class Parallelism(Record):
     def world_size(self) -> int:
         """Number of GPUs that one copy of this mesh needs."""
         return self.dp * self.tp * self.pp * self.cp
+
+    def cross_field_problems(self) -> Iterator[Problem]:
+        if self.vpp > 1 and self.pp == 1:
+            yield Problem(
+                f"vpp = {self.vpp} splits pipeline stages, but pp = 1 has none",
+                "raise pp, or leave vpp out")
+        if self.sequence_parallel and self.tp == 1:
+            yield Problem(
+                "sequence_parallel: true splits over tp, but tp = 1",
+                "raise tp, or leave sequence_parallel out")

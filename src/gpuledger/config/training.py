@@ -1,10 +1,12 @@
 """`Training`: one optimizer step, as the user's script runs it."""
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from ..errors import Problem
 from .record import Record
 
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16", "bf16-master"]
@@ -19,7 +21,29 @@ class EveryK(Record):
     every: int = Field(gt=0, description="blocks 0, k, 2k, ... are recomputed")
 
 
-Recompute = Literal["none", "selective", "full"] | EveryK
+RecomputeWord = Literal["none", "selective", "full"]
+
+
+def _recompute_kind(value: Any) -> str:
+    return "mapping" if isinstance(value, (dict, EveryK)) else "word"
+
+
+# Discriminated, so that a mistake is reported for the form that was written and not for both.
+Recompute = Annotated[
+    Annotated[RecomputeWord, Tag("word")] | Annotated[EveryK, Tag("mapping")],
+    Discriminator(_recompute_kind)]
+
+# What each optimizer's public implementation offers: torch.optim for all but lion (lion-pytorch) and
+# adamw-8bit (bitsandbytes). The first one is taken where the run does not say.
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    "sgd": ("foreach", "fused", "for-loop"),
+    "adam": ("foreach", "fused", "for-loop"),
+    "adamw": ("foreach", "fused", "for-loop"),
+    "adafactor": ("foreach", "for-loop"),
+    "lion": ("for-loop",),
+    "muon": ("for-loop",),
+    "adamw-8bit": ("for-loop",),
+}
 
 
 class Training(Record):
@@ -35,7 +59,9 @@ class Training(Record):
                     "weights); bf16 (weights and states in bf16); bf16-master (bf16 weights, fp32 master)")
     optimizer: Optimizer = Field(description="the optimizer")
     optimizer_implementation: Literal["foreach", "fused", "for-loop"] = Field(
-        default="foreach", description="as PyTorch's foreach= and fused=; PyTorch's default is foreach")
+        default="foreach",
+        description="as PyTorch's foreach= and fused=; left out, it is foreach where the optimizer has it "
+                    "(PyTorch's default on CUDA), otherwise for-loop (lion, muon, adamw-8bit)")
     amsgrad: bool = Field(default=False, description="Adam(W) with the running maximum of the second moment")
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         default=0.0, description="momentum of SGD; above 0 it keeps one state per parameter")
@@ -55,3 +81,62 @@ class Training(Record):
         default=False, description="the caller keeps the model's logits through backward")
     kernels: Literal["torch", "fused"] = Field(
         default="torch", description="PyTorch's kernels, or gpuledger's fused ones")
+
+    @model_validator(mode="before")
+    @classmethod
+    def only_implementation(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "optimizer_implementation" not in value:
+            offered = IMPLEMENTATIONS.get(str(value.get("optimizer")))
+            return value | {"optimizer_implementation": offered[0]} if offered else value
+        return value
+
+    def cross_field_problems(self) -> Iterator[Problem]:
+        yield from _optimizer_problems(self)
+        yield from _kernel_problems(self)
+        if self.global_batch_size % self.micro_batch_size:
+            yield Problem(
+                f"global_batch_size = {self.global_batch_size} is not a multiple of "
+                f"micro_batch_size = {self.micro_batch_size}",
+                "it counts the sequences of one optimizer step: micro_batch_size x dp x microbatches")
+
+    @property
+    def computes_in_16_bit(self) -> bool:
+        """Matrix products and attention run on 16-bit numbers."""
+        return self.precision not in ("fp32", "tf32")
+
+
+def _optimizer_problems(training: Training) -> Iterator[Problem]:
+    offered = IMPLEMENTATIONS[training.optimizer]
+    if training.optimizer_implementation not in offered:
+        yield Problem(
+            f"optimizer_implementation: {training.optimizer_implementation} does not exist for "
+            f"{training.optimizer}", f"{training.optimizer} has: {', '.join(offered)}")
+    if training.amsgrad and training.optimizer not in ("adam", "adamw"):
+        yield Problem(
+            f"amsgrad: true belongs to adam and adamw, not to {training.optimizer}",
+            "leave amsgrad out, or set optimizer: adamw")
+    if training.momentum and training.optimizer != "sgd":
+        yield Problem(
+            f"momentum = {training.momentum} belongs to sgd, not to {training.optimizer}",
+            "leave momentum out (the other optimizers keep their states in any case), or set optimizer: sgd")
+
+
+def _kernel_problems(training: Training) -> Iterator[Problem]:
+    if training.attention in ("flash", "cudnn") and not training.computes_in_16_bit:
+        yield Problem(
+            f"attention: {training.attention} computes in 16 bit only, but precision is "
+            f"{training.precision}", "use attention: efficient, or precision: bf16-mixed")
+    chunked = training.loss in ("chunked", "fused_linear")
+    if chunked and training.keep_logits:
+        yield Problem(
+            f"keep_logits: true, but loss: {training.loss} never has the whole logits",
+            "leave keep_logits out, or set loss: cross_entropy")
+    if training.loss_chunks != Training.model_fields["loss_chunks"].default and not chunked:
+        yield Problem(
+            f"loss_chunks = {training.loss_chunks} has no effect with loss: {training.loss}",
+            "set loss: chunked or fused_linear, or leave loss_chunks out")
+    tokens = training.micro_batch_size * training.seq_len
+    if chunked and training.loss_chunks > tokens:
+        yield Problem(
+            f"loss_chunks = {training.loss_chunks} is more than the {tokens} tokens of a micro-batch",
+            "each chunk needs at least one token")

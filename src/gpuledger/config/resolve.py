@@ -1,0 +1,113 @@
+"""`resolve_run`: from a name and a few options to a `Run` with nothing left open, and what was assumed."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import GpuledgerError, InputError, Problem
+from .assumptions import complete_cluster, complete_parallel, complete_training
+from .model import Model
+from .options import PARTS, RunOptions, assign
+from .problems import MAX_PROBLEMS, shown, suggestion, validated
+from .reading import Values
+from .record import Record
+from .run import Run
+from .sources import Source, cluster_keys, model_keys, run_keys
+
+TOP_LEVEL = ("name", *PARTS)
+
+
+def load_run(source: Source) -> Run:
+    """The run of a preset's name, a file or its keys. Raises InputError with all problems."""
+    return resolve_run(source)[0]
+
+
+def resolve_run(source: Source, options: RunOptions | None = None) -> tuple[Run, tuple[str, ...]]:
+    """The run, and one line for each thing that nobody said and that was assumed.
+
+    `source` is a run file (YAML or JSON), a run preset, a model preset, a model file or a Hugging Face
+    config.json. Raises InputError with all problems; the GPU and the number of GPUs are never assumed.
+    """
+    draft = _Draft(*run_keys(source))
+    draft.apply(options or RunOptions())
+    draft.expand("model", model_keys)
+    draft.expand("cluster", cluster_keys)
+    model = draft.record("model")
+    complete_cluster(draft.part("cluster"), draft.assumptions)
+    complete_parallel(draft.part("parallel"), draft.part("cluster"), draft.problems, draft.assumptions)
+    complete_training(draft.keys, model if isinstance(model, Model) else None, draft.assumptions)
+    return draft.run(model), tuple(draft.assumptions)
+
+
+class _Draft:
+    """The keys of a run while they are completed; every problem is kept until all are known."""
+
+    def __init__(self, keys: Values, folder: Path | None):
+        self.keys, self.folder = keys, folder
+        self.problems: list[Problem] = []
+        self.assumptions: list[str] = []
+        self.broken: set[str] = set()
+
+    def part(self, name: str) -> Values:
+        """The keys of a part, which exist from now on."""
+        if self.keys.get(name) is None:
+            self.keys[name] = {}
+        part = self.keys[name]
+        return part if isinstance(part, dict) else {}
+
+    def apply(self, options: RunOptions) -> None:
+        """Lay the options over the keys."""
+        given = set()
+        for path, value in options.assignments(self.problems):
+            self._assign(path, value)
+            given.add(path)
+        parallel = self.part("parallel")
+        moved = given & {"cluster.gpus", "parallel.tp", "parallel.pp", "parallel.cp"}
+        if moved and "parallel.dp" not in given and "dp" in parallel:
+            parallel.pop("dp")     # the file's dp belongs to the file's mesh: derive it again
+
+    def _assign(self, path: str, value: Any) -> None:
+        first, _, rest = path.partition(".")
+        if rest and first == "model":
+            self.expand("model", model_keys)
+        if rest.startswith("gpu.") or (rest and first == "cluster" and isinstance(self.keys.get(first), str)):
+            self.expand("cluster", cluster_keys)
+        if rest and not isinstance(self.keys.get(first), (dict, type(None))):
+            return      # not a mapping: validation says so
+        assign(self.keys, path, value)
+
+    def expand(self, name: str, expansion: Callable[[Source, Path | None], Values]) -> None:
+        """Replace a preset's name or a path by its keys; a part that has none is broken."""
+        source = self.keys.get(name)
+        if name in self.broken or not isinstance(source, (str, dict)):
+            return
+        try:
+            self.keys[name] = expansion(source, self.folder)
+        except GpuledgerError as error:
+            self.problems += error.problems
+            self.broken.add(name)
+            self.keys[name] = {}
+
+    def record(self, name: str) -> Record | None:
+        """The record of a part, or None where it has problems."""
+        if name in self.broken:
+            return None
+        if name == "model" and self.keys.get(name) is None:
+            self.problems.append(Problem("model is missing", "name a model preset, a config.json or its fields"))
+            return None
+        try:
+            return validated(PARTS[name], self.keys[name], name)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def run(self, model: Record | None) -> Run:
+        """The run of all parts. Raises InputError with everything that was found."""
+        for key in [key for key in self.keys if key not in TOP_LEVEL]:
+            self.problems.append(Problem(f"unknown key {shown(key)[1:-1]}", suggestion(key, TOP_LEVEL, "keys of a run")))
+        parts = {name: self.record(name) for name in PARTS if name != "model"}
+        if self.problems:
+            raise InputError.of(self.problems[:MAX_PROBLEMS])
+        name = self.keys.get("name", getattr(model, "name", "run"))
+        return validated(Run, {"name": name, "model": model, **parts})
