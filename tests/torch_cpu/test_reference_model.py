@@ -285,12 +285,6 @@ def test_alibi_slopes_of_eight_and_twelve_heads():
     [
         (gpt2(positions="alibi"), training(attention="flash", precision="bf16"), "ALiBi"),
         (gpt2(logits_softcap=30.0), training(loss="fused_linear"), "softcap"),
-        (gpt2(), training(loss="chunked", keep_logits=True), "keep_logits"),
-        (
-            llama(qkv_projection="fused", bias={**llama().bias.model_dump(), "query": True}),
-            training(),
-            "one bias",
-        ),
     ],
 )
 def test_combinations_without_a_kernel_are_refused(model, step, words):
