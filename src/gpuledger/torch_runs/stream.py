@@ -1,4 +1,4 @@
-"""The caching allocator's own record of a step: every allocation and free, in order, with its bytes."""
+"""The caching allocator's own record: every allocation and free of a step, in order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from gpuledger.config.run import Run
 
 from .step import Trainer
+from .trace import Trace
 
 Event = tuple[int, int, int]  # (+1 allocates or -1 frees, allocation number, requested bytes)
 BEFORE_RECORD = -1  # number of an allocation that is older than the record
@@ -31,7 +32,8 @@ class History:
 
     def events(self) -> list[Event]:
         """The allocations and frees so far, numbered in order of allocation."""
-        return numbered(self.entries())
+        moves = Trace(self.entries()).moves
+        return [(m.sign, BEFORE_RECORD if m.number is None else m.number, m.nbytes) for m in moves]
 
 
 @contextmanager
@@ -46,43 +48,21 @@ def recording() -> Iterator[History]:
         record(enabled=None)
 
 
-def numbered(entries: list[dict[str, Any]]) -> list[Event]:
-    """Trace entries -> events; a free of what was allocated before the record has number -1."""
-    events: list[Event] = []
-    live: dict[int, int] = {}
-    allocations = 0
-    for entry in entries:
-        address, size = entry["addr"], entry["size"]
-        if entry["action"] == "alloc":
-            events.append((1, allocations, size))
-            live[address] = allocations
-            allocations += 1
-        elif entry["action"] == "free_completed":
-            events.append((-1, live.pop(address, BEFORE_RECORD), size))
-    return events
+def record_stream_of_step(trainer: Trainer, warmup_steps: int = 0) -> dict[str, Any]:
+    """One step of a trainer, in steady state after `warmup_steps`.
 
-
-def record_stream_of_step(run: Run) -> dict[str, Any]:
-    """The third step of a run, in steady state.
-
-    Returns events [(+1 | -1, number, requested bytes)], and the requested bytes before it, at its peak
-    and after it, the parameters, and the SMs of the device (sizes of scratch depend on them).
+    Returns events [(+1 | -1, number, requested bytes)], the requested bytes before it, at its peak
+    and after it, the parameters, and the device (sizes of scratch depend on its SMs).
     """
-    trainer = make_trainer(run)
-    for _ in range(WARMUP_STEPS):
+    for _ in range(warmup_steps):
         trainer.step()
     torch.cuda.reset_peak_memory_stats()
     before = requested("current")
     with recording() as history:
         trainer.step()
         events = history.events()
-    return {
-        "events": events,
-        "before_bytes": before,
-        "peak_bytes": requested("peak"),
-        "after_bytes": requested("current"),
-        **facts(trainer),
-    }
+    counted = {"before_bytes": before, "peak_bytes": requested("peak"), "after_bytes": requested("current")}
+    return {"events": events, **counted, **facts(trainer)}
 
 
 def record_stream_of_run(run: Run, steps: int = 3) -> dict[str, Any]:
@@ -100,6 +80,7 @@ def record_stream_of_run(run: Run, steps: int = 3) -> dict[str, Any]:
 
 
 def make_trainer(run: Run) -> Trainer:
+    """Network, optimizer and batch of a run on the current CUDA device."""
     return Trainer(run.model, run.training, run.num_microbatches, "cuda")
 
 

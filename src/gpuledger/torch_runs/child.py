@@ -1,0 +1,112 @@
+"""Measure a run in a process of its own, on the emulated GPU or on a real one. Imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuledger.config.cluster import Gpu
+from gpuledger.config.run import Run
+from gpuledger.errors import GpuledgerError, InputError
+
+from .emulated_gpu import EmulatedDevice, emulated_environment
+
+MODULE = "gpuledger.torch_runs.measure"
+BAD_INPUT = 2                               # exit status of a child that refuses its input
+SHOWN_LINES = 12                            # of a crashed child's stderr
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure besides the counters of two steps."""
+
+    account: bool = True
+    stream: bool = False
+    timed_steps: int = 0
+    flops: bool = False
+    snapshot: Path | None = None
+
+    def arguments(self) -> list[str]:
+        """For the child's command line."""
+        flags = {"--no-account": not self.account, "--stream": self.stream, "--flops": self.flops}
+        words = [flag for flag, wanted in flags.items() if wanted]
+        words += ["--timed-steps", str(self.timed_steps)] if self.timed_steps else []
+        return words + (["--snapshot", str(self.snapshot.absolute())] if self.snapshot else [])
+
+
+def measure_emulated(run: Run, options: Options) -> dict[str, Any]:
+    """The report of a run on an emulated GPU of the run's kind.
+
+    Raises:
+        InputError: PyTorch is not installed, or it is a build that cannot be emulated.
+        GpuledgerError: the measuring process died.
+    """
+    require_torch("emulate")
+    return measure_in_child(run, options, environment_of(run.cluster.gpu))
+
+
+def measure_real(run: Run, options: Options) -> dict[str, Any]:
+    """The report of a run on this machine's first visible GPU. Raises as measure_emulated."""
+    require_torch("validate")
+    return measure_in_child(run, options, dict(os.environ))
+
+
+def environment_of(gpu: Gpu) -> dict[str, str]:
+    """The environment of a process that sees one emulated GPU of this kind.
+
+    Raises InputError for a GPU that is not NVIDIA's or of which too little is known. A context of unknown
+    size counts as none: it lies outside the allocator, so only the moment of an OOM depends on it.
+    """
+    capability, num_sms = gpu.compute_capability, gpu.num_sms
+    if gpu.vendor != "nvidia" or capability is None or num_sms is None:
+        raise InputError(f"{gpu.name} cannot be emulated: only NVIDIA GPUs with known capability and "
+                         "number of SMs can", "name another GPU, for example --gpu h100-80gb-sxm")
+    device = EmulatedDevice(gpu.full_name, capability, num_sms, gpu.capacity_bytes, gpu.context_bytes or 0)
+    return emulated_environment(device)
+
+
+def require_torch(command: str) -> None:
+    """Raises InputError where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(f"gpuledger {command} needs PyTorch, which is not installed",
+                         "pip install 'gpuledger[torch]'; gpuledger estimate needs none")
+
+
+def measure_in_child(run: Run, options: Options, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Writes the run to a temporary folder, measures it in a new process and reads the report."""
+    with tempfile.TemporaryDirectory(prefix="gpuledger-") as folder:
+        source, out = Path(folder, "run.json"), Path(folder, "report.json")
+        source.write_text(run.model_dump_json())
+        command = [sys.executable, "-m", MODULE, str(source), "--out", str(out), *options.arguments()]
+        done = subprocess.run(
+            command, env=with_this_package(environment), capture_output=True, text=True)
+        if done.returncode == 0:
+            report: dict[str, Any] = json.loads(out.read_text())
+            return report
+    raise child_error(done.returncode, done.stderr)
+
+
+def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """The child imports the gpuledger that its parent runs."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here}
+
+
+def child_error(status: int, stderr: str) -> GpuledgerError:
+    """What the child said: its own error and hint, or the end of its traceback."""
+    lines = stderr.strip().splitlines()
+    told = {word: [line.removeprefix(f"{word}: ") for line in lines if line.startswith(f"{word}: ")]
+            for word in ("error", "hint")}
+    if status == BAD_INPUT and told["error"] and told["hint"]:
+        return InputError(told["error"][0], told["hint"][0])
+    return GpuledgerError(f"the measuring process ended with status {status}: {lines[-1:]}",
+                          "its last words: " + " | ".join(lines[-SHOWN_LINES:]))

@@ -1,0 +1,138 @@
+"""One run, measured in this process: `python -m gpuledger.torch_runs.measure RUN.json --out FILE`.
+
+It needs a CUDA device, real or emulated, and should be the first thing that the process does on it. The
+parent process decides which device that is, see `child`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuledger.config.run import Run
+from gpuledger.errors import GpuledgerError, InputError, NotYetError
+from gpuledger.files import write_whole
+
+from .child import BAD_INPUT, Options
+from .counters import CounterMeter
+from .environment import device_facts, is_emulated, software_facts
+from .meter import account_for_step
+from .speed import count_flops, time_steps
+from .step import MODEL_CREATED, Trainer
+from .stream import record_stream_of_step
+
+SCHEMA_VERSION = 1
+COUNTED_STEPS = 2                           # the first makes optimizer states, the second is steady
+LARGEST_BLOCKS = 10
+
+
+def measure(run: Run, options: Options) -> dict[str, Any]:
+    """Everything as one JSON object; running out of memory is an outcome, not an error.
+
+    Raises:
+        InputError: there is no CUDA device.
+        NotYetError: the run is divided in a way that this process cannot be one rank of.
+    """
+    if not torch.cuda.is_available():
+        raise InputError("PyTorch sees no CUDA device", "run gpuledger emulate, which needs none")
+    refuse_divided(run)
+    meter = CounterMeter()
+    report: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run": run.model_dump(mode="json")}
+    report |= {"software": software_facts(), "emulated": is_emulated(), "outcome": "ok"}
+    try:
+        report |= measured(run, options, meter)
+    except torch.cuda.OutOfMemoryError as error:
+        report |= {"outcome": "out of memory", "out_of_memory": failure(error, meter)}
+    report["counters"] = [asdict(boundary) for boundary in meter.boundaries]
+    report["device"] = device_facts()
+    return report
+
+
+def measured(run: Run, options: Options, meter: CounterMeter) -> dict[str, Any]:
+    """Counters of the first steps, then what the options ask for, each in steps of its own."""
+    trainer = Trainer(run.model, run.training, run.num_microbatches, "cuda")
+    meter(MODEL_CREATED)
+    for _ in range(COUNTED_STEPS):
+        meter.next_step()
+        trainer.step(meter)
+    found: dict[str, Any] = {"parameters": sum(p.numel() for p in trainer.network.parameters())}
+    if options.account:
+        found["account"] = asdict(account_for_step(trainer))
+    if options.stream:
+        found["stream"] = record_stream_of_step(trainer)
+    if options.timed_steps:
+        found["time"] = asdict(time_steps(trainer, options.timed_steps))
+    if options.flops:
+        found["flops"] = count_flops(trainer)
+    if options.snapshot:
+        dump_snapshot(trainer, options.snapshot)
+    return found
+
+
+def refuse_divided(run: Run) -> None:
+    """Without a framework's buffers, a data-parallel rank without ZeRO is one GPU's run."""
+    parallel = run.parallel
+    axes = {"tp": parallel.tp, "pp": parallel.pp, "cp": parallel.cp, "ep": parallel.ep}
+    for axis, ways in axes.items():
+        if ways > 1:
+            raise NotYetError(f"{axis} = {ways} cannot be measured on one device yet", f"set {axis}: 1")
+    if parallel.zero_stage or parallel.framework not in (None, "single"):
+        raise NotYetError(
+            f"zero_stage {parallel.zero_stage} with framework {parallel.framework} cannot be "
+            "measured on one device yet", "set zero_stage: 0 and leave framework out")
+
+
+def failure(error: torch.cuda.OutOfMemoryError, meter: CounterMeter) -> dict[str, Any]:
+    """PyTorch's message, the last boundary passed, and the largest live blocks."""
+    last = meter.boundaries[-1] if meter.boundaries else None
+    stats = torch.cuda.memory_stats()
+    blocks = (block["size"] for segment in torch.cuda.memory_snapshot()
+              for block in segment["blocks"] if block["state"] == "active_allocated")
+    return {
+        "message": str(error).split("\n")[0],
+        "after": {"step": last.step, "instant": last.instant} if last else None,
+        "allocated_bytes": stats["allocated_bytes.all.current"],
+        "reserved_bytes": stats["reserved_bytes.all.current"],
+        "largest_blocks_bytes": sorted(blocks, reverse=True)[:LARGEST_BLOCKS],
+    }
+
+
+def dump_snapshot(trainer: Trainer, path: Path) -> None:
+    """One more step with Python stacks, for https://pytorch.org/memory_viz."""
+    record = torch.cuda.memory._record_memory_history
+    record(context="all", stacks="python")
+    trainer.step()
+    torch.cuda.memory._dump_snapshot(str(path))
+    record(enabled=None)
+
+
+def main(arguments: list[str]) -> int:
+    """Reads the run, measures, writes the report whole. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="gpuledger.torch_runs.measure")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--no-account", dest="account", action="store_false")
+    parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--timed-steps", type=int, default=0)
+    parser.add_argument("--flops", action="store_true")
+    parser.add_argument("--snapshot", type=Path)
+    given = vars(parser.parse_args(arguments))
+    run = Run.model_validate_json(given.pop("run").read_text())
+    out = given.pop("out")
+    try:
+        report = measure(run, Options(**given))
+    except GpuledgerError as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    write_whole(out, json.dumps(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
