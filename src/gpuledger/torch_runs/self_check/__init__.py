@@ -1,0 +1,1 @@
+"""The engine against PyTorch: random configurations, the streams of allocations and frees compared."""

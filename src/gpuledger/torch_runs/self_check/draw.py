@@ -1,0 +1,111 @@
+"""Random small configurations that PyTorch has kernels for: every family, recipe and option of the records."""
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from gpuledger.config.cluster import Cluster, DensePeaks, Gpu
+from gpuledger.config.model import Bias, Model
+from gpuledger.config.parallelism import Parallelism
+from gpuledger.config.run import Run
+from gpuledger.config.training import EveryK, Training
+
+PRECISIONS = ("fp32", "tf32", "bf16", "bf16", "bf16-mixed", "bf16-mixed", "fp16-mixed", "bf16-master")
+OPTIMIZERS = ("adamw", "adamw", "adam", "sgd", "lion", "adafactor", "muon", "adamw-8bit")
+
+
+def draw_run(rng: random.Random) -> Run:
+    """One configuration. Sizes are small and odd, so that tensors differ in bytes."""
+    seq_len, batch = rng.randint(3, 300), rng.randint(1, 5)
+    if rng.random() < 0.12:
+        seq_len = rng.randint(1024, 5000) // batch + 1
+    precision = rng.choice(PRECISIONS)
+    model = draw_model(rng, seq_len)
+    training = draw_training(rng, model, precision, seq_len, batch)
+    dp1 = training.global_batch_size // batch
+    assert dp1 >= 1
+    gpu = Gpu(name="drawn", full_name="drawn", vendor="nvidia", memory_bytes=80 * 2**30,
+              dense_peak_flops_per_second=DensePeaks(), sources={})
+    return Run(name="drawn", model=model, training=training, parallel=Parallelism(),
+               cluster=Cluster(gpu=gpu, gpus=1, gpus_per_node=1))
+
+
+def draw_model(rng: random.Random, seq_len: int) -> Model:
+    """A decoder; half of them LLaMA-like, half GPT-like, each with options of its own."""
+    heads = rng.choice([1, 2, 2, 4, 6])
+    kv = rng.choice([k for k in (1, 2, heads) if heads % k == 0])
+    head_dim = 8 * rng.randint(1, 16)
+    llama = rng.random() < 0.5
+    width = head_dim * heads if rng.random() < 0.7 else 8 * rng.randint(4, 40)
+    sizes = {"num_layers": rng.randint(1, 4), "hidden_size": width, "num_heads": heads,
+             "num_kv_heads": kv if llama or rng.random() < 0.2 else heads, "head_dim": head_dim,
+             "ffn_hidden_size": rng.randint(16, 1600), "vocab_size": rng.randint(200, 8000),
+             "max_position_embeddings": seq_len + rng.randint(0, 9)}
+    return Model(**sizes, **(draw_llama(rng, head_dim) if llama else draw_gpt(rng, head_dim)),
+                 **draw_options(rng, seq_len))
+
+
+def draw_llama(rng: random.Random, head_dim: int) -> dict[str, Any]:
+    biased = rng.random() < 0.2
+    bias = Bias(query=biased, key_value=biased, attention_out=rng.random() < 0.1, mlp_up=False,
+                mlp_down=False, norm=False)
+    return {"norm": "rmsnorm", "activation": rng.choice(["swiglu", "swiglu", "geglu"]),
+            "positions": "rotary", "bias": bias, "dropout": 0.0, "attention_dropout": 0.0,
+            "embedding_dropout": 0.0, "qk_norm": rng.choice(["none", "none", "head", "full"]),
+            "norm_position": rng.choice(["pre", "pre", "pre", "post", "sandwich"]),
+            "embedding_scale": rng.random() < 0.2,
+            "gate_up_projection": rng.choice(["separate", "separate", "fused"]),
+            "qkv_projection": rng.choice(["separate", "separate", "fused"])}
+
+
+def draw_gpt(rng: random.Random, head_dim: int) -> dict[str, Any]:
+    dropout, attention_dropout = rng.choice([0.0, 0.0, 0.1]), rng.choice([0.0, 0.0, 0.1])
+    positions = rng.choice(["learned", "learned", "rotary", "alibi", "none"])
+    parallel = rng.random() < 0.25
+    bias = rng.random() < 0.7
+    return {"norm": "layernorm", "positions": positions, "dropout": dropout,
+            "activation": rng.choice(["gelu", "gelu_tanh", "relu", "squared_relu", "silu"]),
+            "attention_dropout": attention_dropout, "embedding_dropout": dropout,
+            "parallel_residual": parallel, "shared_norm": parallel and rng.random() < 0.5,
+            "embedding_norm": rng.random() < 0.15,
+            "rotary_dim": 2 * rng.randint(1, head_dim // 2) if positions == "rotary" else None,
+            "learned_position_offset": rng.choice([0, 2]) if positions == "learned" else 0,
+            "qkv_projection": rng.choice(["fused", "fused", "separate"]), "bias": bias}
+
+
+def draw_options(rng: random.Random, seq_len: int) -> dict[str, Any]:
+    window = rng.randint(1, seq_len) if rng.random() < 0.15 else None
+    return {"tie_embeddings": rng.random() < 0.5, "sliding_window": window,
+            "full_attention_interval": rng.choice([None, 2, 3]) if window else None,
+            "attention_softcap": 50.0 if rng.random() < 0.07 else None,
+            "logits_softcap": 30.0 if rng.random() < 0.1 else None}
+
+
+def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int,
+                  batch: int) -> Training:
+    """Options that the model and precision have kernels for."""
+    kernels = ["eager", "efficient", "efficient", "math"]
+    if precision not in ("fp32", "tf32") and model.positions != "alibi":
+        kernels += ["flash", "flash", "flash"]
+    if model.attention_softcap is not None:
+        kernels = ["eager"]
+    loss = rng.choice(["cross_entropy", "cross_entropy", "fp32_logits", "chunked"])
+    optimizer = rng.choice(OPTIMIZERS)
+    implementations = {"adafactor": ["foreach", "for-loop"], "lion": ["for-loop"],
+                       "muon": ["for-loop"],
+                       "adamw-8bit": ["for-loop"]}.get(optimizer, ["foreach", "fused", "for-loop"])
+    micro_batches = rng.choice([1, 1, 2, 3])
+    return Training(
+        seq_len=seq_len, micro_batch_size=batch, global_batch_size=batch * micro_batches,
+        precision=precision, optimizer=optimizer,                  # type: ignore[arg-type]
+        optimizer_implementation=rng.choice(implementations),      # type: ignore[arg-type]
+        amsgrad=optimizer in ("adam", "adamw") and rng.random() < 0.2,
+        momentum=0.9 if optimizer == "sgd" and rng.random() < 0.6 else 0.0,
+        attention=rng.choice(kernels),                             # type: ignore[arg-type]
+        recompute=rng.choice(["none", "none", "full", "selective", EveryK(every=2)]),
+        loss=loss,                                                 # type: ignore[arg-type]
+        **({"loss_chunks": rng.choice([2, 3, 8])} if loss == "chunked" else {}),
+        rmsnorm_implementation=("composed" if model.norm == "rmsnorm" and rng.random() < 0.4
+                                else "fused"),
+        gradient_clipping=rng.random() < 0.3, set_to_none=rng.random() < 0.8,
+        keep_logits=loss in ("cross_entropy", "fp32_logits") and rng.random() < 0.15)
