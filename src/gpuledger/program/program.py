@@ -135,13 +135,20 @@ class Tape:
         self.root = Part("step")
         self.stack = [self.root]
         self.weights: list[Tensor] = []
+        self.weight_layers: list[int | None] = []        # the decoder layer of each weight
         self.weight_copies: dict[Tensor, Tensor] = {}    # autocast's cache
 
     def weight(self, name: str, *shape: Size) -> Tensor:
         """A parameter, in the order of module.parameters()."""
         weight = Tensor(name, shape, self.precision.weight_dtype, "parameter")
         self.weights.append(weight)
+        self.weight_layers.append(self.layer)
         return weight
+
+    @property
+    def layer(self) -> int | None:
+        """The decoder layer that is being written, if any."""
+        return next((part.layer for part in self.stack if part.layer is not None), None)
 
     def append(self, op: Op) -> Tensor:
         """Add an operator to the current part; returns its first output."""
