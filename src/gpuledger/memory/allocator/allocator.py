@@ -9,7 +9,7 @@ from gpuledger.errors import InputError
 from . import expandable, release
 from .blocks import Block
 from .device import DeviceMemory
-from .events import PendingEvents
+from .events import PendingEvents, StreamTable
 from .heap import Heap
 from .history import TraceEntry
 from .oom import OutOfMemory, OutOfMemoryFigures
@@ -34,7 +34,8 @@ class CachingAllocator:
     settings: the options of PYTORCH_CUDA_ALLOC_CONF.
     total_bytes: the device's memory; None: as much as is asked for.
     reserved_outside_bytes: device memory that others hold (CUDA context, NCCL, other processes).
-    Events of other streams count as complete the next time the allocator looks at them.
+    Streams are numbers, 0 the default one; with PyTorch's own `stream_id` the order in which it
+    looks at several streams is reproduced too. Their events count as complete at the next look.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class CachingAllocator:
         if stream == block.free_list.stream:
             return
         if block.streams is None:
-            block.streams = set()
+            block.streams = StreamTable()
         block.streams.add(stream)
 
     def process_events(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .events import StreamTable
     from .expandable import ExpandableSegment
     from .pools import FreeList
 
@@ -36,7 +37,7 @@ class Block:
         self.searches_before = 0                # of its pool, when it was filed there
         self.previous: Block | None = None
         self.next: Block | None = None
-        self.streams: set[int] | None = None    # other streams that used it (record_stream)
+        self.streams: StreamTable | None = None # other streams that used it (record_stream)
         self.events = 0                         # of those, not yet seen complete after the free
 
     @property
