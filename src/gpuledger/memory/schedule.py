@@ -15,6 +15,7 @@ class Step:
     op: Op
     region: Part | None                     # the checkpoint around it
     layer: int | None                       # the decoder layer it belongs to
+    group: Part | None                      # the outermost part around it: embedding, a block, head
     releases: list[Tensor]
 
 
@@ -28,19 +29,19 @@ def schedule(root: Part) -> list[Step]:
             release.pop(tensor, None)
             release[tensor] = position
 
-    def visit(part: Part, region: Part | None, layer: int | None) -> None:
+    def visit(part: Part, region: Part | None, layer: int | None, group: Part | None) -> None:
         for item in part.body:
             if isinstance(item, Part):
                 visit(item, item if item.checkpoint else region,
-                      layer if item.layer is None else item.layer)
+                      layer if item.layer is None else item.layer, group or item)
             else:
                 touch(item.writes, len(steps))
                 touch(item.reads, len(steps))
-                steps.append(Step(item, region, layer, []))
+                steps.append(Step(item, region, layer, group, []))
         touch(part.locals, len(steps) - 1)
         touch(part.arguments, len(steps) - 1)
 
-    visit(root, root if root.checkpoint else None, None)
+    visit(root, root if root.checkpoint else None, None, None)
     produced = {tensor for step in steps for tensor in step.op.writes}
     for tensor, position in release.items():
         if tensor in produced:

@@ -59,19 +59,24 @@ class Timeline:
         self.recomputed: set[Part] = set()
         self.mark("forward")
         for step in self.steps:
-            self.enter_layer(step.layer)
+            self.enter(step)
             if step.region and step.region not in self.checkpoints:
                 self.checkpoints[step.region] = self.memory.hold_all(step.region.arguments)
             self.forward(step, saving=not step.region)
         self.mark("backward")
         self.backward()
-        self.enter_layer(None)
+        self.leave()
         if self.program.logits is not None:
             self.memory.drop_tensor(self.program.logits)
         self.memory.drop_tensor(self.program.loss)
 
-    def enter_layer(self, layer: int | None) -> None:
-        self.memory.layer = layer
+    def enter(self, step: Step) -> None:
+        """Before an operator runs, forward or backward."""
+        self.memory.layer = step.layer
+
+    def leave(self) -> None:
+        """After the last operator of a micro-batch."""
+        self.memory.layer = None
 
     # ---- forward
     def forward(self, step: Step, *, saving: bool) -> None:
@@ -131,7 +136,7 @@ class Timeline:
             op, region = step.op, step.region
             if op.only_recomputed:
                 continue
-            self.enter_layer(step.layer)
+            self.enter(step)
             if region and op.saves and region not in self.recomputed:
                 self.recompute(region)
             self.differentiate(step)
