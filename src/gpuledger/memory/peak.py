@@ -1,0 +1,196 @@
+"""The peak of one step in steady state: how many bytes, when, and what is live then."""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from gpuledger.config.run import Run
+from gpuledger.program.device import Device
+from gpuledger.program.model import Program, build
+from gpuledger.program.sizes import Size
+from gpuledger.program.tensor import Tensor
+
+from .layers import Walk, plan_walk
+from .ledger import Memory
+from .states import State, model_states, step_constants
+from .step import StepRunner
+from .zero import Division, ZeroTimeline
+
+LiveKey = tuple[str, str, str, bool]        # category, name, detail, in a layer
+
+
+@dataclass(frozen=True)
+class Live:
+    """Tensors of one kind that are live at the peak instant."""
+
+    category: str
+    name: str
+    count: int
+    nbytes: Size
+    equation: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The highest level of requested bytes in a steady step, and everything that makes it up."""
+
+    requested_bytes: int
+    instant: str
+    live: tuple[Live, ...]
+    states: tuple[State, ...]
+
+    def category_bytes(self, category: str) -> int:
+        """Requested bytes of one category at the peak."""
+        entries: tuple[Live | State, ...] = (*self.states, *self.live)
+        return sum(entry.nbytes for entry in entries if entry.category == category)
+
+
+class StepPeak:
+    """Finds the peak of one rank's step; `program` is the walked part of the model."""
+
+    def __init__(self, run: Run, device: Device):
+        self.run, self.training = run, run.training
+        self.walk = plan_walk(run.model, run.training)
+        self.program = build(run.model, run.training, device, num_layers=self.walk.num_layers)
+        self.division = Division(run.parallel.zero_stage, run.parallel.dp)
+        self.weights = all_weights(self.program, self.walk)
+        self.states = (*model_states(self.weights, run.training, self.division),
+                       *step_constants(run.model, run.training, device))
+
+    def find(self) -> Peak:
+        """The higher of the micro-batch's peak and the optimizer's."""
+        timeline = self._walk()
+        level, position = self._highest(timeline.memory)
+        end = self._level_at_end(timeline.memory)
+        runner, update_level, update_position = self._update()
+        persistent = sum(state.nbytes for state in self.states)
+        if end + update_level > level:
+            live = [*self._live(timeline.memory, len(timeline.memory.events), timeline),
+                    *live_of_update(runner.memory, update_position)]
+            return Peak(persistent + end + update_level, "optimizer step", tuple(live), self.states)
+        live = self._live(timeline.memory, position, timeline)
+        return Peak(persistent + level, self._instant(timeline, position), tuple(live), self.states)
+
+    def _walk(self) -> ZeroTimeline:
+        """The last micro-batch of a step: gradients of the earlier ones, or kept ones, are there already."""
+        timeline = ZeroTimeline(self.program, self.division)
+        if self.run.num_microbatches > 1 or not self.training.set_to_none:
+            memory = timeline.memory
+            for weight, layer in zip(self.program.weights, self.program.tape.weight_layers, strict=True):
+                memory.layer = layer
+                shard = self.division.part(weight.gradient(), 2)
+                timeline.grads[weight] = memory.allocate(shard, "gradients")
+            memory.layer = None
+        timeline.micro_batch()
+        return timeline
+
+    def _highest(self, memory: Memory) -> tuple[Size, int]:
+        """(level, number of events up to it) over the allocations outside the middle layers."""
+        live = middle = best = 0
+        position = 0
+        copies, low, high = self.walk.copies, *self.walk.middle
+        layers = memory.layers
+        for i, (sign, number, nbytes) in enumerate(memory.events):
+            live += sign * nbytes
+            layer = layers[number]
+            if layer is not None and low <= layer < high:
+                middle += sign * nbytes
+                continue
+            if sign > 0 and live + copies * middle > best:
+                best, position = live + copies * middle, i + 1
+        return best, position
+
+    def _level_at_end(self, memory: Memory) -> Size:
+        return sum(sign * nbytes * self.walk.stands_for(memory.layers[number])
+                   for sign, number, nbytes in memory.events)
+
+    def _update(self) -> tuple[StepRunner, Size, int]:
+        """The optimizer on all weights of this rank, and the highest level of its temporaries."""
+        local = tuple(self.division.part(weight, 1) for weight in self.weights)
+        runner = StepRunner(replace(self.program, weights=local), self.training, 1)
+        runner.update(first=False)
+        live = best = position = 0
+        for i, (sign, _, nbytes) in enumerate(runner.memory.events):
+            live += sign * nbytes
+            if live > best:
+                best, position = live, i + 1
+        return runner, best, position
+
+    def _live(self, memory: Memory, position: int, timeline: ZeroTimeline) -> list[Live]:
+        """Tensors live after `position` events, equal ones counted together."""
+        numbers: dict[int, None] = {}
+        for sign, number, _ in memory.events[:position]:
+            if sign > 0:
+                numbers[number] = None
+            else:
+                del numbers[number]
+        equations = equations_by_storage(self.program)
+        counts: Counter[LiveKey] = Counter()
+        sizes: dict[LiveKey, tuple[Size, str]] = {}
+        for number in numbers:
+            tensor, layer = memory.tensors[number], memory.layers[number]
+            detail = f"{tuple(tensor.shape)} {tensor.dtype}"
+            key = (memory.categories[number], tensor.name, detail, layer is not None)
+            counts[key] += self.walk.stands_for(layer)
+            sizes[key] = memory.sizes[number], equations.get(tensor.storage, "")
+        return [Live(key[0], f"block: {key[1]}" if key[3] else key[1], count, count * sizes[key][0],
+                     sizes[key][1], key[2]) for key, count in counts.items()]
+
+    def _instant(self, timeline: ZeroTimeline, position: int) -> str:
+        """For example `backward, block 32 of 32: down`; blocks are counted from 1."""
+        starts = [start for start, _ in timeline.positions]
+        step = timeline.positions[bisect_right(starts, position - 1) - 1][1]
+        mark_starts = [start for start, _ in timeline.marks]
+        phase = timeline.marks[bisect_right(mark_starts, position - 1) - 1][1]
+        if step is None:
+            return phase
+        if step.layer is None:
+            where = step.group.name if step.group else "step"
+        else:
+            where = f"block {self.walk.model_layer(step.layer) + 1} of {self.run.model.num_layers}"
+        return f"{phase}, {where}: {step.op.name}"
+
+
+def live_of_update(memory: Memory, position: int) -> list[Live]:
+    """Temporaries of the optimizer at its own peak."""
+    numbers: dict[int, None] = {}
+    for sign, number, _ in memory.events[:position]:
+        if sign > 0:
+            numbers[number] = None
+        else:
+            del numbers[number]
+    totals: dict[tuple[str, str], list[Size]] = {}
+    for number in numbers:
+        key = memory.categories[number], memory.tensors[number].name
+        totals.setdefault(key, []).append(memory.sizes[number])
+    return [Live(category, name, len(sizes), sum(sizes), "O7", "temporaries of the update")
+            for (category, name), sizes in totals.items()]
+
+
+def all_weights(program: Program, walk: Walk) -> tuple[Tensor, ...]:
+    """Every weight of the model, in the order of module.parameters(): the middle layers once per copy."""
+    layers = program.tape.weight_layers
+    weights: list[Tensor] = []
+    middle: list[Tensor] = []
+    for weight, layer in zip(program.weights, layers, strict=True):
+        inside = layer is not None and walk.stands_for(layer) > 1
+        if middle and not inside:
+            weights += middle * walk.copies
+            middle = []
+        weights.append(weight)
+        if inside:
+            middle.append(weight)
+    return tuple(weights)
+
+
+def equations_by_storage(program: Program) -> dict[Tensor, str]:
+    """Which row of docs/formulas.md accounts for each storage."""
+    equations: dict[Tensor, str] = {}
+    for op in program.root.ops():
+        for tensor in op.writes:
+            equations.setdefault(tensor.storage, op.equation)
+        for move in (*op.forward_moves, *op.backward, *op.reduce):
+            equations.setdefault(move.tensor.storage, op.equation)
+    return equations
