@@ -1,7 +1,7 @@
 """A model of PyTorch's CUDA caching allocator that agrees with the compiled one to the byte."""
 from .allocator import CachingAllocator
 from .blocks import Block
-from .conf import parse_alloc_conf, settings_from_environment
+from .conf import alloc_conf_text, parse_alloc_conf, settings_from_environment
 from .history import TraceEntry
 from .oom import OutOfMemory, OutOfMemoryFigures
 from .replay import Event, replay
@@ -18,6 +18,7 @@ __all__ = [
     "OutOfMemoryFigures",
     "SegmentRecord",
     "TraceEntry",
+    "alloc_conf_text",
     "parse_alloc_conf",
     "replay",
     "settings_from_environment",

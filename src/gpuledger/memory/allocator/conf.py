@@ -15,7 +15,7 @@ from typing import Any
 from gpuledger.errors import InputError, NotYetError
 
 from .settings import UNLIMITED_BYTES, AllocatorSettings
-from .sizes import MIB, NO_DIVISIONS, POWER2_INTERVALS
+from .sizes import LARGE_SEGMENT_BYTES, MIB, NO_DIVISIONS, POWER2_INTERVALS
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")    # the first one set
 _EXAMPLE = "write key:value pairs, for example expandable_segments:True,max_split_size_mb:64"
@@ -57,6 +57,29 @@ def settings_from_environment(environment: Mapping[str, str]) -> AllocatorSettin
         if name in environment:
             return parse_alloc_conf(environment[name])
     return AllocatorSettings()
+
+
+def alloc_conf_text(settings: AllocatorSettings) -> str:
+    """A string that `parse_alloc_conf` reads back as these settings; "" for the defaults."""
+    options = []
+    if settings.expandable_segments:
+        options.append("expandable_segments:True")
+    for name, value, default in (
+        ("large_segment_size_mb", settings.large_segment_size_bytes, LARGE_SEGMENT_BYTES),
+        ("max_split_size_mb", settings.max_split_size_bytes, UNLIMITED_BYTES),
+        ("max_non_split_rounding_mb", settings.max_non_split_rounding_bytes, None),
+    ):
+        if value is not None and value != default:
+            options.append(f"{name}:{value // MIB}")
+    divisions = settings.roundup_power2_divisions
+    if any(divisions):
+        table = ",".join(f"{2**i}:{steps}" for i, steps in enumerate(divisions))
+        options.append(f"roundup_power2_divisions:[{table}]")
+    if settings.garbage_collection_threshold:
+        options.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold!r}")
+    if settings.per_process_memory_fraction not in (None, 1.0):
+        options.append(f"per_process_memory_fraction:{settings.per_process_memory_fraction!r}")
+    return ",".join(options)
 
 
 @dataclass(frozen=True)
