@@ -108,8 +108,8 @@ class StepPeak:
 
     def _update(self) -> tuple[StepRunner, Size, int]:
         """The optimizer on all weights of this rank, and the highest level of its temporaries."""
-        local = tuple(self.division.part(weight, 1) for weight in self.weights)
-        runner = StepRunner(replace(self.program, weights=local), self.training, 1)
+        runner = StepRunner(replace(self.program, weights=self.weights), self.training, 1,
+                            division=self.division)
         runner.update(first=False)
         live = best = position = 0
         for i, (sign, _, nbytes) in enumerate(runner.memory.events):

@@ -11,22 +11,22 @@ from gpuledger.program.precision import PRECISIONS
 from gpuledger.program.tensor import Tensor, scratch
 
 from .optimizer_step import OptimizerStep
-from .timeline import Timeline
+from .zero import UNDIVIDED, Division, ZeroTimeline
 
 
 class StepRunner:
-    """Runs steps of one program on one ledger."""
+    """Runs steps of one program on one ledger, on one of the ranks of `division`."""
 
     def __init__(self, program: Program, training: Training, num_microbatches: int,
-                 workspaces: tuple[Tensor, ...] = ()):
+                 workspaces: tuple[Tensor, ...] = (), division: Division = UNDIVIDED):
         self.program, self.training, self.num_microbatches = program, training, num_microbatches
-        self.timeline = Timeline(program, workspaces)
+        self.timeline = ZeroTimeline(program, division, workspaces)
         self.memory = self.timeline.memory
         precision = PRECISIONS[training.precision]
-        self.masters = ([w.like(f"master of {w.name}", precision.master_dtype) for w in program.weights]
+        updated = [division.part(w, 1) for w in program.weights]
+        self.masters = ([w.like(f"master of {w.name}", precision.master_dtype) for w in updated]
                         if precision.master_dtype else None)
-        updated = self.masters or list(program.weights)
-        self.optimizer = OptimizerStep(self.memory, updated, training)
+        self.optimizer = OptimizerStep(self.memory, self.masters or updated, training)
 
     def step(self, *, first: bool = False) -> None:
         """Micro-batches, the update, zero_grad."""
@@ -61,15 +61,19 @@ def steady_step(program: Program, training: Training, num_microbatches: int) -> 
 
 
 def whole_run(run: Run, program: Program, steps: int) -> StepRunner:
-    """Weights, tables, batch, then steps; the first leaves optimizer states and cuBLAS workspaces behind."""
+    """Weights, tables, batch, then steps; the first leaves optimizer states and cuBLAS workspaces behind.
+
+    With ZeRO stage 3 each rank makes its part of the weights only.
+    """
     model, training = run.model, run.training
     device = program.tape.device
     workspaces = tuple(scratch(f"cuBLAS workspace ({thread})", device.cublas_workspace_bytes)
                        for thread in ("forward", "backward"))
-    runner = StepRunner(program, training, run.num_microbatches, workspaces)
+    division = Division(run.parallel.zero_stage, run.parallel.dp)
+    runner = StepRunner(program, training, run.num_microbatches, workspaces, division)
     memory = runner.memory
     for weight in program.weights:
-        memory.allocate(weight.like(weight.name), "parameters")
+        memory.allocate(division.part(weight, 3).like(weight.name), "parameters")
     if model.tie_embeddings:                 # nn.Linear made a weight of its own before it was tied
         memory.drop(memory.allocate(program.weights[0].like("untied head"), "parameters"))
     for table in tables(model, training):

@@ -43,6 +43,9 @@ class Division:
         return elements * ITEMSIZE[tensor.dtype]
 
 
+UNDIVIDED = Division()
+
+
 class ZeroTimeline(Timeline):
     """A timeline on one of dp ranks.
 

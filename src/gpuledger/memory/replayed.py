@@ -1,0 +1,59 @@
+"""A whole run, replayed through the model of PyTorch's caching allocator: allocated and reserved bytes."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.config.run import Run
+from gpuledger.program.device import Device
+from gpuledger.program.model import build
+
+from .allocator import AllocatorSettings, OutOfMemory, replay
+from .allocator.allocator import DEFAULT_SETTINGS
+from .step import StepRunner, whole_run
+
+STEPS = 3          # the first makes states and workspaces, the second settles the cache, the third repeats
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Peaks over a run of STEPS steps from an empty allocator, and whether the GPU's memory was enough.
+
+    peak_allocated_bytes is the peak of the last step, peak_reserved_bytes that of the whole run.
+    num_alloc_retries counts how often the cache had to be given back to make room.
+    """
+
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    segments: int
+    num_alloc_retries: int
+    out_of_memory: bool
+
+
+def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS,
+               available_bytes: int | None = None) -> Replayed:
+    """All layers, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
+    program = build(run.model, run.training, device)
+    runner = whole_run(run, program, STEPS)
+    unlimited = _peaks(runner, settings, None)
+    if available_bytes is None or unlimited.peak_reserved_bytes <= available_bytes:
+        return unlimited
+    try:
+        limited = _peaks(runner, settings, available_bytes)
+    except OutOfMemory:
+        return Replayed(unlimited.peak_requested_bytes, unlimited.peak_allocated_bytes,
+                        unlimited.peak_reserved_bytes, unlimited.segments, 0, True)
+    return limited
+
+
+def _peaks(runner: StepRunner, settings: AllocatorSettings, available_bytes: int | None) -> Replayed:
+    events = runner.memory.events
+    allocator = replay(events, settings, available_bytes)
+    stats = allocator.memory_stats()
+    return Replayed(
+        peak_requested_bytes=stats["requested_bytes.all.peak"],
+        peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+        peak_reserved_bytes=stats["reserved_bytes.all.peak"],
+        segments=stats["segment.all.peak"],
+        num_alloc_retries=stats["num_alloc_retries"],
+        out_of_memory=False)
