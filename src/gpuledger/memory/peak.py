@@ -15,7 +15,7 @@ from .layers import Walk, plan_walk
 from .ledger import Memory
 from .states import State, model_states, step_constants
 from .step import StepRunner
-from .zero import Division, ZeroTimeline
+from .zero import UNDIVIDED, Division, ZeroTimeline
 
 LiveKey = tuple[str, str, str, bool]        # category, name, detail, in a layer
 
@@ -58,6 +58,11 @@ class StepPeak:
         self.weights = all_weights(self.program, self.walk)
         self.states = (*model_states(self.weights, run.training, self.division),
                        *step_constants(run.model, run.training, device))
+
+    def whole_states_bytes(self) -> Size:
+        """Masters and optimizer states of all ranks together, without padding."""
+        states = model_states(self.weights, self.training, UNDIVIDED)
+        return sum(state.nbytes for state in states if state.category == "optimizer")
 
     def find(self) -> Peak:
         """The higher of the micro-batch's peak and the optimizer's."""

@@ -16,6 +16,7 @@ from .optimizer_states import optimizer_states
 from .step import batch, tables
 from .zero import Division
 
+BLOCK_BYTES = 512                                    # the allocator's unit (c10: kMinBlockSize)
 WHOLE_MATRIX_OPTIMIZERS = ("adafactor", "muon")      # their states do not follow from a flat part
 
 
@@ -28,6 +29,7 @@ class State:
     count: int
     nbytes: Size
     padding_bytes: Size = 0
+    rounding_bytes: Size = 0
     equation: str = ""
     detail: str = ""
 
@@ -59,11 +61,12 @@ def model_states(weights: Sequence[Tensor], training: Training, division: Divisi
 def _state(category: str, name: str, tensors: Sequence[Tensor], division: Division,
            stage: int) -> State:
     parts = [division.part(t, stage).nbytes for t in tensors]
+    rounding = sum(-size % BLOCK_BYTES for size in parts)
     padding = sum(division.padding_bytes(t, stage) for t in tensors)
     over = f" / {division.dp} ranks" if division.divides(stage) else ""
     elements = sum(t.numel for t in tensors)
     equation = "Z1" if category == "parameters" else "O1"
-    return State(category, name, len(tensors), sum(parts), padding, equation,
+    return State(category, name, len(tensors), sum(parts), padding, rounding, equation,
                  f"{elements:,} elements of {tensors[0].dtype}{over}")
 
 
@@ -78,5 +81,7 @@ def _named(name: str, tensors: Iterable[Tensor], equation: str = "S14") -> list[
     listed = list(tensors)
     if not listed:
         return []
-    detail = " + ".join(t.name for t in listed)
-    return [State("buffers", name, len(listed), sum(t.nbytes for t in listed), 0, equation, detail)]
+    detail = " + ".join(dict.fromkeys(f"{t.name} {tuple(t.shape)} {t.dtype}" for t in listed))
+    rounding = sum(-t.nbytes % BLOCK_BYTES for t in listed)
+    return [State("buffers", name, len(listed), sum(t.nbytes for t in listed), 0, rounding, equation,
+                  detail)]

@@ -1,0 +1,226 @@
+"""`estimate(run)`: memory, FLOPs and checkpoint size of one step of a run, from formulas alone."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .compute.conventions import (
+    DEFAULT_CONVENTION,
+    find_convention,
+    hardware_flops_per_sequence,
+    model_flops_by_convention,
+)
+from .compute.mfu import DTYPE_OF_PRODUCTS
+from .compute.parameters import parameter_counts
+from .config.cautions import cautions
+from .config.run import Run
+from .errors import InputError, NotYetError, Problem
+from .memory.allocator import AllocatorSettings
+from .memory.allocator.allocator import DEFAULT_SETTINGS
+from .memory.peak import Live, Peak, StepPeak
+from .memory.replayed import Replayed, replay_run
+from .memory.states import BLOCK_BYTES, State
+from .program.device import Device
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
+
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One rank's memory in bytes, in steady state. `None` is what is not known.
+
+    category_bytes are live at `peak_instant` and add up to peak_allocated_bytes; what the allocator adds
+    to the requests (rounding, unsplit tails) belongs to buffers.
+    """
+
+    stage: int
+    category_bytes: dict[str, int]
+    rounding_bytes: int
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_instant: str
+    context_bytes: int | None
+    nccl_bytes: int | None
+    capacity_bytes: int
+    num_alloc_retries: int
+    out_of_memory: bool
+
+    @property
+    def device_used_bytes(self) -> int:
+        """Reserved (or allocated, where the allocator was not replayed), context and NCCL as far as known."""
+        return ((self.peak_reserved_bytes or self.peak_allocated_bytes)
+                + (self.context_bytes or 0) + (self.nccl_bytes or 0))
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Capacity that is left; negative where it does not fit."""
+        return self.capacity_bytes - self.device_used_bytes
+
+    @property
+    def fits(self) -> bool:
+        return not self.out_of_memory and (self.headroom_bytes >= 0 or self.num_alloc_retries > 0)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one optimizer step over all GPUs, under one convention and under all."""
+
+    convention: str
+    model_flops_per_token: int
+    model_flops_per_step: int
+    hardware_flops_per_step: int
+    by_convention: dict[str, int]
+    peak_flops_per_second: float | None
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Bytes of a whole checkpoint: weights alone, and weights with masters and optimizer states."""
+
+    weights_bytes: int
+    full_bytes: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Everything that `estimate` knows about a run."""
+
+    run: Run
+    parameters: int
+    parameters_per_rank: int
+    memory: Memory
+    flops: Flops
+    checkpoint: Checkpoint
+    states: tuple[State, ...]
+    live: tuple[Live, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = False,
+             settings: AllocatorSettings = DEFAULT_SETTINGS,
+             assumptions: tuple[str, ...] = ()) -> Estimate:
+    """The account of one steady optimizer step on one rank.
+
+    replay: run the whole stream through the allocator model, for exact allocated and reserved bytes;
+    otherwise allocated means requested with each tensor rounded up to 512 bytes, and reserved is None.
+    Raises NotYetError for what is not modelled, InputError for what cannot be.
+    """
+    refuse_unmodelled(run)
+    gpu = run.cluster.gpu
+    device = device_of(run)
+    finder = StepPeak(run, device)
+    peak = finder.find()
+    available = gpu.capacity_bytes - (gpu.context_bytes or 0)
+    replayed = replay_run(run, device, settings, available) if replay else None
+    memory = account(run, peak, replayed)
+    flops = count_flops(run, convention)
+    return Estimate(
+        run=run, parameters=parameter_counts(run.model).total,
+        parameters_per_rank=sum(finder.division.part(w, 3).numel for w in finder.weights),
+        memory=memory, flops=flops, checkpoint=checkpoint_of(run, finder), states=peak.states,
+        live=peak.live, assumptions=assumptions,
+        warnings=(*cautions(run), *warnings_of(run, memory)))
+
+
+def refuse_unmodelled(run: Run) -> None:
+    """Raises NotYetError with every option of the run that has no account yet."""
+    problems = []
+    for axis in ("tp", "pp", "cp", "ep", "vpp"):
+        ways = getattr(run.parallel, axis)
+        if ways > 1:
+            problems.append(Problem(f"{axis} = {ways}: this axis is not modelled yet",
+                                    f"use {axis}=1; dp with zero_stage 0-3 is modelled"))
+    if run.parallel.sequence_parallel:
+        problems.append(Problem("sequence_parallel is not modelled yet", "leave it out"))
+    if run.parallel.framework not in (None, "single"):
+        problems.append(Problem(
+            f"framework = {run.parallel.framework}: its own buffers are not modelled yet",
+            "leave framework out: the states, gathers and activations alone, without its buffers"))
+    if run.training.kernels != "torch":
+        problems.append(Problem("kernels = fused is not modelled yet", "use kernels: torch"))
+    if problems:
+        raise NotYetError.of(problems)
+
+
+def device_of(run: Run) -> Device:
+    """What kernels need to know of the GPU. Raises InputError where the GPU's record does not say it."""
+    gpu = run.cluster.gpu
+    if gpu.num_sms is None:
+        raise InputError(f"{gpu.name}: num_sms is not known, and kernels size their scratch by it",
+                         "set cluster.gpu.num_sms")
+    if gpu.capability is None:
+        return Device((0, 0), gpu.num_sms)
+    major, _, minor = gpu.capability.partition(".")
+    return Device((int(major), int(minor or 0)), gpu.num_sms)
+
+
+def account(run: Run, peak: Peak, replayed: Replayed | None) -> Memory:
+    """The ledger of the peak instant, with what the allocator adds as a part of the buffers."""
+    gpu = run.cluster.gpu
+    categories = {name: int(peak.category_bytes(name)) for name in CATEGORIES}
+    if replayed is None:
+        rounding = sum(rounding_bytes(entry) for entry in (*peak.states, *peak.live))
+    else:
+        rounding = replayed.peak_allocated_bytes - peak.requested_bytes
+    categories["buffers"] += rounding
+    return Memory(
+        stage=0, category_bytes=categories, rounding_bytes=rounding,
+        peak_requested_bytes=peak.requested_bytes,
+        peak_allocated_bytes=peak.requested_bytes + rounding,
+        peak_reserved_bytes=replayed.peak_reserved_bytes if replayed else None,
+        peak_instant=peak.instant, context_bytes=gpu.context_bytes,
+        nccl_bytes=0 if run.parallel.world_size == 1 else None,
+        capacity_bytes=gpu.capacity_bytes,
+        num_alloc_retries=replayed.num_alloc_retries if replayed else 0,
+        out_of_memory=replayed.out_of_memory if replayed else False)
+
+
+def rounding_bytes(entry: State | Live) -> int:
+    """What rounding each tensor up to 512 bytes adds, for `count` tensors of one size."""
+    if isinstance(entry, State):
+        return entry.rounding_bytes
+    each = entry.nbytes // entry.count
+    return entry.count * (-each % BLOCK_BYTES)
+
+
+def count_flops(run: Run, convention: str) -> Flops:
+    """Model and hardware FLOPs per optimizer step; the peak is null where it is not known."""
+    training = run.training
+    name = find_convention(convention).name
+    by_convention = model_flops_by_convention(run.model, training.seq_len)
+    hardware = hardware_flops_per_sequence(run.model, training.seq_len, training.recompute, name)
+    dtype = DTYPE_OF_PRODUCTS[training.precision]
+    return Flops(
+        convention=name, model_flops_per_token=by_convention[name] // training.seq_len,
+        model_flops_per_step=by_convention[name] * training.global_batch_size,
+        hardware_flops_per_step=hardware * training.global_batch_size,
+        by_convention={key: value * training.global_batch_size for key, value in by_convention.items()},
+        peak_flops_per_second=getattr(run.cluster.gpu.dense_peak_flops_per_second, dtype), dtype=dtype)
+
+
+def checkpoint_of(run: Run, finder: StepPeak) -> Checkpoint:
+    """Over all ranks, without padding: what torch.save of the state dicts holds. [C1]"""
+    weights_bytes = sum(w.nbytes for w in finder.weights)
+    return Checkpoint(int(weights_bytes), int(weights_bytes + finder.whole_states_bytes()))
+
+
+def warnings_of(run: Run, memory: Memory) -> tuple[str, ...]:
+    """What the numbers do not include, and verdicts that are too close to call."""
+    warnings = []
+    if memory.context_bytes is None:
+        warnings.append(
+            f"the CUDA context of {run.cluster.gpu.name} is not known and not included "
+            "(published for other GPUs: 0.25 to 0.9 GiB)")
+    if memory.nccl_bytes is None:
+        warnings.append("NCCL's buffers and a framework's buckets are not modelled yet and not included")
+    if memory.num_alloc_retries:
+        warnings.append(f"it fits only after the allocator gave cached memory back "
+                        f"{memory.num_alloc_retries} times in the first steps: expect stalls")
+    if memory.fits and memory.context_bytes is None and memory.headroom_bytes < 2**30:
+        warnings.append("the headroom is less than what is not included: too close to call")
+    if run.training.attention == "cudnn":
+        warnings.append("cuDNN attention's workspace is not known and not included")
+    return tuple(warnings)
