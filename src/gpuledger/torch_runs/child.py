@@ -62,15 +62,18 @@ def measure_real(run: Run, options: Options) -> dict[str, Any]:
 def environment_of(gpu: Gpu) -> dict[str, str]:
     """The environment of a process that sees one emulated GPU of this kind.
 
-    Raises InputError for a GPU that is not NVIDIA's or of which too little is known. A context of unknown
-    size counts as none: it lies outside the allocator, so only the moment of an OOM depends on it.
+    Raises InputError for a GPU that is not NVIDIA's or of which too little is known. A context of
+    unknown size counts as none: it lies outside the allocator, so only the moment of an OOM
+    depends on it.
     """
     capability, num_sms = gpu.compute_capability, gpu.num_sms
     if gpu.vendor != "nvidia" or capability is None or num_sms is None:
-        raise InputError(f"{gpu.name} cannot be emulated: only NVIDIA GPUs with known capability and "
-                         "number of SMs can", "name another GPU, for example --gpu h100-80gb-sxm")
-    device = EmulatedDevice(gpu.full_name, capability, num_sms, gpu.capacity_bytes, gpu.context_bytes or 0)
-    return emulated_environment(device)
+        raise InputError(
+            f"{gpu.name} cannot be emulated: it is not NVIDIA's, or its capability or number of "
+            "SMs is not known", "name another GPU, for example --gpu h100-80gb-sxm")
+    context_bytes = gpu.context_bytes or 0
+    return emulated_environment(
+        EmulatedDevice(gpu.full_name, capability, num_sms, gpu.capacity_bytes, context_bytes))
 
 
 def require_torch(command: str) -> None:
@@ -85,9 +88,10 @@ def measure_in_child(run: Run, options: Options, environment: Mapping[str, str])
     with tempfile.TemporaryDirectory(prefix="gpuledger-") as folder:
         source, out = Path(folder, "run.json"), Path(folder, "report.json")
         source.write_text(run.model_dump_json())
-        command = [sys.executable, "-m", MODULE, str(source), "--out", str(out), *options.arguments()]
+        command = [sys.executable, "-m", MODULE, str(source), "--out", str(out)]
         done = subprocess.run(
-            command, env=with_this_package(environment), capture_output=True, text=True)
+            [*command, *options.arguments()], env=with_this_package(environment),
+            capture_output=True, text=True)
         if done.returncode == 0:
             report: dict[str, Any] = json.loads(out.read_text())
             return report

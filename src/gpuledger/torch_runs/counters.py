@@ -1,4 +1,4 @@
-"""PyTorch's allocator counters at the boundaries of a step: the five that differ, and their peaks."""
+"""PyTorch's allocator counters at the boundaries of a step, and their peaks between them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ class Boundary:
 
 
 class CounterMeter:
-    """Called with the name of each boundary, it reads the counters and starts new peaks."""
+    """Called with the name of each boundary, it reads the counters and starts new peaks.
+
+    The first peaks count from its making.
+    """
 
     def __init__(self) -> None:
         self.step = 0
         self.boundaries: list[Boundary] = []
+        torch.cuda.reset_peak_memory_stats()
 
     def __call__(self, instant: str) -> None:
         torch.cuda.synchronize()

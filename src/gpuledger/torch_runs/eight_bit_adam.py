@@ -1,9 +1,9 @@
-"""AdamW with 8-bit states, in PyTorch's own operators: the states that bitsandbytes keeps, byte for byte.
+"""AdamW with 8-bit states in PyTorch's own operators: the states are those of bitsandbytes.
 
-A parameter of 4,096 elements or more keeps two uint8 codes per element and one fp32 scale per block of
-256 elements and state; a smaller one keeps two fp32 states. Two tables of 256 fp32 codes are shared.
-The arithmetic runs in fp32 on slices, so its temporaries stay small; bitsandbytes has none, it runs in
-one kernel.
+A parameter of 4,096 elements or more keeps two uint8 codes per element and one fp32 scale per
+block of 256 elements and state; a smaller one keeps two fp32 states. Two tables of 256 fp32 codes
+are shared. The arithmetic runs in fp32 on slices, so its temporaries stay small; bitsandbytes has
+none, it runs in one kernel.
 
 Ref: 8-bit Optimizers via Block-wise Quantization (2110.02861) sections 2 and 3.
 """
@@ -113,7 +113,7 @@ def adamw_(
     step: int,
     group: dict[str, Any],
 ) -> None:
-    """One AdamW update in place; `first` and `second` are the fp32 moments. Ref: 1711.05101 algorithm 2."""
+    """One update in place; first and second are the fp32 moments. Ref: 1711.05101 algorithm 2."""
     beta1, beta2 = group["betas"]
     gradients = gradients.float()
     first.lerp_(gradients, 1 - beta1)
@@ -125,7 +125,7 @@ def adamw_(
 
 
 def dynamic_codes(*, signed: bool) -> Tensor:
-    """(256) fp32, ascending: decades of 10^-6 to 1, each twice as finely divided as the one below it.
+    """(256) fp32, ascending: seven decades up to 1, each twice as finely divided as the last.
 
     Ref: 2110.02861 section 2.1 (dynamic tree quantization); 0 and 1 are codes.
     """

@@ -31,7 +31,7 @@ def software_facts() -> dict[str, Any]:
 
 
 def device_facts() -> dict[str, Any]:
-    """The current device and its memory now; outside_bytes is what no allocator of PyTorch holds."""
+    """The current device and its memory now; outside_bytes is used and not PyTorch's."""
     properties = torch.cuda.get_device_properties()
     free, total = torch.cuda.mem_get_info()
     reserved = torch.cuda.memory_reserved()

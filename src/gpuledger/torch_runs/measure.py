@@ -1,7 +1,7 @@
 """One run, measured in this process: `python -m gpuledger.torch_runs.measure RUN.json --out FILE`.
 
-It needs a CUDA device, real or emulated, and should be the first thing that the process does on it. The
-parent process decides which device that is, see `child`.
+It needs a CUDA device, real or emulated, and should be the first thing that the process does on
+it. The parent process decides which device that is, see `child`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def refuse_divided(run: Run) -> None:
     axes = {"tp": parallel.tp, "pp": parallel.pp, "cp": parallel.cp, "ep": parallel.ep}
     for axis, ways in axes.items():
         if ways > 1:
-            raise NotYetError(f"{axis} = {ways} cannot be measured on one device yet", f"set {axis}: 1")
+            raise NotYetError(
+                f"{axis} = {ways} cannot be measured on one device yet", f"set {axis}: 1")
     if parallel.zero_stage or parallel.framework not in (None, "single"):
         raise NotYetError(
             f"zero_stage {parallel.zero_stage} with framework {parallel.framework} cannot be "

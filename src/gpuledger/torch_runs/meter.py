@@ -1,8 +1,9 @@
-"""Who owns the live bytes: parameters, gradients, optimizer, saved activations, constants, the rest.
+"""Who owns the live bytes: parameters, gradients, optimizer, saved activations, the rest.
 
 `account_for_step` runs one step while the allocator records its events and hooks note what autograd
-saves. From both follows the owner of every allocation, and with it the account at each boundary and at
-the peak. Bytes are requested bytes; what rounding and unsplit tails add to them is a row of its own.
+saves. From both follows the owner of every allocation, and with it the account at each boundary
+and at the peak. Bytes are requested bytes; what rounding and unsplit tails add to them is a row
+of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from .step import Trainer
 from .stream import recording
 from .trace import Trace
 
-# temporaries: allocated in this step and none of the others.
-# workspaces: older than this step and nobody's tensor (cuBLAS; a GradScaler's scale).
+# temporaries: allocated in this step and none of the others; a node's own that it did not save,
+# too. workspaces: older than this step and nobody's tensor (cuBLAS; a GradScaler's scale).
 OWNERS = (
     "parameters", "gradients", "optimizer", "activations", "constants", "temporaries", "workspaces")
 
@@ -28,8 +29,8 @@ OWNERS = (
 class Account:
     """Requested bytes by owner at one instant, and what they take of the allocator.
 
-    The owners' bytes plus rounding_bytes are allocated_bytes. At the peak, which lies inside a phase,
-    only requested bytes are known.
+    The owners' bytes plus rounding_bytes are allocated_bytes. At the peak, which lies inside a
+    phase, only requested bytes are known.
     """
 
     instant: str
@@ -100,7 +101,9 @@ class Observation:
 class RecordedStep:
     """A trace, what was seen before it and at its boundaries, and what autograd saved."""
 
-    def __init__(self, start: Observation, trace: Trace, seen: list[Observation], notes: SavedNotes):
+    def __init__(
+        self, start: Observation, trace: Trace, seen: list[Observation], notes: SavedNotes
+    ):
         self.start, self.trace, self.seen = start, trace, seen
         self.owners: dict[int, str] = {}                    # by number of the allocation
         for address, allocations in notes.entries:
@@ -148,7 +151,8 @@ class RecordedStep:
 
     def phase(self, allocations: int) -> str:
         """The boundary that ends the phase of this allocation of the step."""
-        ends = (o.instant for o in self.seen if o.allocations - self.start.allocations >= allocations)
+        first = self.start.allocations
+        ends = (o.instant for o in self.seen if o.allocations - first >= allocations)
         return next(ends, self.seen[-1].instant)
 
 

@@ -21,7 +21,7 @@ CLIP_NORM = 1.0
 
 
 def make_optimizer(network: nn.Module, training: Training) -> Optimizer | MasterWeights:
-    """The optimizer over all parameters of `network`; with bf16-master it steps fp32 copies of them.
+    """The optimizer of all parameters; with bf16-master it steps fp32 copies of them.
 
     Raises:
         InputError: this PyTorch does not have the optimizer.
@@ -33,7 +33,7 @@ def make_optimizer(network: nn.Module, training: Training) -> Optimizer | Master
 
 
 class MasterWeights:
-    """fp32 copies of 16-bit parameters: gradients are copied up, the copies step, and are copied back."""
+    """fp32 copies of 16-bit parameters: gradients are copied up, the copies step, back."""
 
     def __init__(self, network: nn.Module, make: Callable[[list[tuple[str, Tensor]]], Optimizer]):
         named = list(network.named_parameters())
@@ -81,8 +81,9 @@ class Together(Optimizer):
 class Lion(Optimizer):
     """Sign of an interpolated momentum, one state per parameter, parameter by parameter.
 
-    Ref: Symbolic Discovery of Optimization Algorithms (2302.06675) algorithm 2. The momentum is cloned
-    and then added to out of place, as in the public PyTorch implementation: two temporaries.
+    Ref: Symbolic Discovery of Optimization Algorithms (2302.06675) algorithm 2. The momentum is
+    cloned and then added to out of place, as in the public PyTorch implementation: two
+    temporaries.
     """
 
     def __init__(self, parameters: Iterable[Tensor], betas: tuple[float, float] = (0.9, 0.99)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def time_steps(trainer: Trainer, steps: int) -> StepTimes:
         trainer.step()
         mark.record()
     torch.cuda.synchronize()
-    milliseconds = [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+    milliseconds = [a.elapsed_time(b) for a, b in pairwise(marks)]
     seconds = [value / 1000 for value in milliseconds]
     median = statistics.median(seconds)
     tokens = trainer.tokens.numel() * trainer.num_microbatches

@@ -33,8 +33,8 @@ def nobody(instant: str) -> None:
 class Trainer:
     """Network, optimizer and one batch on `device`; `step()` runs one optimizer step.
 
-    Tokens and targets (b, s) are drawn once and read by every micro-batch: a data loader is not part of
-    the account. The gradients of the micro-batches are summed, not averaged.
+    Tokens and targets (b, s) are drawn once and read by every micro-batch: a data loader is not
+    part of the account. The gradients of the micro-batches are summed, not averaged.
     """
 
     def __init__(self, model: Model, training: Training, num_microbatches: int, device: str):
@@ -60,7 +60,7 @@ class Trainer:
         observe(ZERO_GRAD)
 
     def micro_batch(self, observe: Observer) -> None:
-        """Forward and backward. The loss lives until the end, and so do logits that the caller keeps."""
+        """Forward and backward. The loss lives until the end, and so do kept logits."""
         with autocast(self.training.precision, self.device_type):
             if self.training.keep_logits:
                 loss, logits = self.network(self.tokens, self.targets)

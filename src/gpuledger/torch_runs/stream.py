@@ -61,7 +61,8 @@ def record_stream_of_step(trainer: Trainer, warmup_steps: int = 0) -> dict[str, 
     with recording() as history:
         trainer.step()
         events = history.events()
-    counted = {"before_bytes": before, "peak_bytes": requested("peak"), "after_bytes": requested("current")}
+    after, peak = requested("current"), requested("peak")
+    counted = {"before_bytes": before, "peak_bytes": peak, "after_bytes": after}
     return {"events": events, **counted, **facts(trainer)}
 
 

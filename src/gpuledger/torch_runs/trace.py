@@ -1,4 +1,4 @@
-"""A recorded step as allocations with an address and a lifetime, and which of them an address meant when."""
+"""A recorded step as numbered allocations, and which of them an address meant when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Move:
-    """One event: allocation `number` appears (+1) or goes (-1). number None: it is older than the trace."""
+    """Allocation `number` appears (+1) or goes (-1); None: it is older than the trace."""
 
     sign: int
     number: int | None
@@ -29,7 +29,7 @@ class Trace:
                 self.by_address.setdefault(move.address, []).append(move.number)
 
     def at(self, address: int, allocations: int) -> int | None:
-        """The latest allocation at this address among the first `allocations`; None: there was none."""
+        """The latest allocation at this address among the first `allocations`, or None."""
         numbers = self.by_address.get(address, [])
         place = bisect_left(numbers, allocations)
         return numbers[place - 1] if place else None
