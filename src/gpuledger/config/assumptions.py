@@ -1,4 +1,5 @@
-"""What is assumed where a run does not say. Nothing is assumed in silence: each line goes to the reader."""
+"""What is assumed where a run does not say, and one line about each thing for the reader."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +11,7 @@ from .reading import Values
 
 
 def complete_cluster(cluster: Values, assumptions: list[str]) -> None:
-    """Nodes of eight, said where the run needs more than one. GPU and number of GPUs are never assumed."""
+    """Nodes of eight, said where there are several. GPU and number of GPUs are never assumed."""
     gpus = _whole(cluster.get("gpus"))
     per_node = Cluster.model_fields["gpus_per_node"].default
     if "gpus_per_node" not in cluster and gpus is not None and gpus > per_node:
@@ -18,16 +19,21 @@ def complete_cluster(cluster: Values, assumptions: list[str]) -> None:
 
 
 def complete_parallel(
-        parallel: Values, cluster: Values, problems: list[Problem], assumptions: list[str]) -> None:
+    parallel: Values, cluster: Values, problems: list[Problem], assumptions: list[str]
+) -> None:
     """dp from the number of GPUs; ZeRO off unless the run says otherwise."""
     axes = {name: _whole(parallel.get(name, 1)) for name in ("tp", "pp", "cp")}
     gpus = _whole(cluster.get("gpus"))
     if "dp" not in parallel and gpus is not None and None not in axes.values():
         rest = (axes["tp"] or 1) * (axes["pp"] or 1) * (axes["cp"] or 1)
         if gpus % rest:
-            problems.append(Problem(
-                f"tp * pp * cp = {axes['tp']} * {axes['pp']} * {axes['cp']} = {rest} does not divide "
-                f"{gpus} GPUs", f"pass --gpus {-(-gpus // rest) * rest}, or change tp, pp, cp"))
+            problems.append(
+                Problem(
+                    f"tp * pp * cp = {axes['tp']} * {axes['pp']} * {axes['cp']} = {rest} does not "
+                    f"divide {gpus} GPUs",
+                    f"pass --gpus {-(-gpus // rest) * rest}, or change tp, pp, cp",
+                )
+            )
         else:
             parallel["dp"] = gpus // rest
     if "zero_stage" not in parallel and (_whole(parallel.get("dp")) or 1) > 1:
@@ -66,7 +72,7 @@ def complete_training(run: Values, model: Model | None, assumptions: list[str]) 
 
 
 def _usual_attention(training: Values, model: Model | None, gpu: Values) -> tuple[str, str]:
-    """flash, or the best kernel that PyTorch has for this model, precision and GPU; and why not flash."""
+    """flash, or the best kernel that PyTorch has for this model and GPU; and why not flash."""
     capability = str(gpu.get("capability") or "9.0").partition(".")[0]
     if model is None:
         return "efficient", ""

@@ -1,4 +1,5 @@
 """What is allowed but rarely meant: sentences for the reader of an estimate."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -14,13 +15,17 @@ def cautions(run: Run) -> tuple[str, ...]:
 def _model_cautions(run: Run) -> Iterator[str]:
     model, training = run.model, run.training
     if training.seq_len > model.max_position_embeddings:
-        yield (f"seq_len = {training.seq_len} is longer than max_position_embeddings = "
-               f"{model.max_position_embeddings} of {model.name}")
+        yield (
+            f"seq_len = {training.seq_len} is longer than max_position_embeddings = "
+            f"{model.max_position_embeddings} of {model.name}"
+        )
     if training.rmsnorm_implementation == "composed" and model.norm != "rmsnorm":
         yield f"rmsnorm_implementation: composed has no effect, {model.name} has no RMSNorm"
     if model.num_heads * model.head_dim != model.hidden_size and model.positions == "learned":
-        yield (f"num_heads x head_dim = {model.num_heads} x {model.head_dim} is not "
-               f"hidden_size = {model.hidden_size}")
+        yield (
+            f"num_heads x head_dim = {model.num_heads} x {model.head_dim} is not "
+            f"hidden_size = {model.hidden_size}"
+        )
 
 
 def _hardware_cautions(run: Run) -> Iterator[str]:
@@ -28,8 +33,12 @@ def _hardware_cautions(run: Run) -> Iterator[str]:
     capability = gpu.compute_capability
     brain_float = run.training.precision.startswith("bf16")
     if brain_float and gpu.vendor == "nvidia" and capability is not None and capability < (8, 0):
-        yield (f"{gpu.name} (compute capability {gpu.capability}) has no bf16 tensor cores: "
-               "PyTorch emulates bf16 slowly")
+        yield (
+            f"{gpu.name} (compute capability {gpu.capability}) has no bf16 tensor cores: "
+            "PyTorch emulates bf16 slowly"
+        )
     if axes.tp > cluster.gpus_per_node:
-        yield (f"tp = {axes.tp} reaches beyond the {cluster.gpus_per_node} GPUs of a node: its "
-               "collectives run over the network")
+        yield (
+            f"tp = {axes.tp} reaches beyond the {cluster.gpus_per_node} GPUs of a node: its "
+            "collectives run over the network"
+        )

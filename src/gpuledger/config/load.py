@@ -1,4 +1,5 @@
 """Models, GPUs and clusters by name, file or keys."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,9 +11,10 @@ from .sources import Source, cluster_keys, gpu_keys, model_keys
 
 
 def load_model(source: Source, folder: Path | None = None) -> Model:
-    """The model of a preset's name, the path of a file (ours or a Hugging Face config.json), or its keys.
+    """The model of a preset's name, a file (ours or a Hugging Face config.json), or its keys.
 
-    Relative paths start from `folder`, or from the working directory. Raises InputError with all problems.
+    Relative paths start from `folder`, or from the working directory. Raises InputError with all
+    problems.
     """
     return validated(Model, model_keys(source, folder), "model")
 

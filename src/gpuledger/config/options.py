@@ -1,4 +1,5 @@
 """`RunOptions`: what a command line says beside the run's name, laid over the run's keys."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,19 +16,29 @@ from .record import Record
 from .training import Training
 
 PARTS: dict[str, type[Record]] = {
-    "model": Model, "training": Training, "parallel": Parallelism, "cluster": Cluster}
+    "model": Model,
+    "training": Training,
+    "parallel": Parallelism,
+    "cluster": Cluster,
+}
 
 SHORT_OPTIONS = {
-    "gpu": "cluster.gpu", "gpus": "cluster.gpus", "zero": "parallel.zero_stage",
-    "precision": "training.precision", "seq_len": "training.seq_len",
-    "micro_batch": "training.micro_batch_size", "global_batch": "training.global_batch_size",
-    "tp": "parallel.tp", "pp": "parallel.pp", "recompute": "training.recompute",
+    "gpu": "cluster.gpu",
+    "gpus": "cluster.gpus",
+    "zero": "parallel.zero_stage",
+    "precision": "training.precision",
+    "seq_len": "training.seq_len",
+    "micro_batch": "training.micro_batch_size",
+    "global_batch": "training.global_batch_size",
+    "tp": "parallel.tp",
+    "pp": "parallel.pp",
+    "recompute": "training.recompute",
 }
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The short options of the command line, and `set` for every other key. None leaves the run's value."""
+    """The short options of the command line, and `set` for all other keys. None changes nothing."""
 
     gpu: str | None = None
     gpus: int | None = None
@@ -42,7 +53,7 @@ class RunOptions:
     set: tuple[str, ...] = ()
 
     def assignments(self, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
-        """(dotted key, value) in the order in which they apply. What is no assignment goes to `problems`."""
+        """(dotted key, value) in order of application. What is no assignment goes to `problems`."""
         for option, path in SHORT_OPTIONS.items():
             value = getattr(self, option)
             if value is not None:
@@ -57,17 +68,23 @@ class RunOptions:
 def recompute_value(text: str) -> object:
     """`every:2` (or every-2, every=2) as the mapping of a run file; other words as they are."""
     word, _, count = text.replace("=", ":").replace("-", ":").partition(":")
-    return {"every": int(count)} if word == "every" and count.isascii() and count.isdecimal() else text
+    return (
+        {"every": int(count)} if word == "every" and count.isascii() and count.isdecimal() else text
+    )
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """The dotted key and the value of `key=value`. Raises InputError if it is not one or no key has the name."""
+    """The dotted key and the value of `key=value`. Raises InputError for anything else."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set {shown(text)} is not key=value", "for example --set training.loss=chunked")
+        raise InputError(
+            f"--set {shown(text)} is not key=value", "for example --set training.loss=chunked"
+        )
     path = full_key(key.strip())
     parsed = read_yaml(value, f"--set {key.strip()[:60]}")
-    return path, recompute_value(parsed) if path == "training.recompute" and isinstance(parsed, str) else parsed
+    return path, recompute_value(parsed) if path == "training.recompute" and isinstance(
+        parsed, str
+    ) else parsed
 
 
 def full_key(key: str) -> str:
@@ -79,11 +96,13 @@ def full_key(key: str) -> str:
         if first in record.model_fields and first not in ("name", "source"):
             return f"{part}.{key}"
     known = [field for record in PARTS.values() for field in record.model_fields]
-    raise InputError(f"--set {shown(key)[1:-1]}: no such key", suggestion(first, [*PARTS, *known], "keys"))
+    raise InputError(
+        f"--set {shown(key)[1:-1]}: no such key", suggestion(first, [*PARTS, *known], "keys")
+    )
 
 
 def assign(keys: Values, path: str, value: Any) -> None:
-    """Put a value at a dotted key of nested mappings. What is not a mapping on the way becomes one."""
+    """Put a value at a dotted key. What is not a mapping on the way there becomes one."""
     *parents, last = path.split(".")
     for parent in parents:
         inner = keys.get(parent)

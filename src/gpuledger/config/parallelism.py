@@ -1,4 +1,5 @@
 """`Parallelism`: how a run is divided over ranks."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -10,7 +11,15 @@ from ..errors import Problem
 from .record import Record
 
 Framework = Literal[
-    "single", "ddp", "dataparallel", "zero-redundancy-optimizer", "fsdp2", "fsdp1", "deepspeed", "megatron"]
+    "single",
+    "ddp",
+    "dataparallel",
+    "zero-redundancy-optimizer",
+    "fsdp2",
+    "fsdp1",
+    "deepspeed",
+    "megatron",
+]
 
 
 class Parallelism(Record):
@@ -23,11 +32,16 @@ class Parallelism(Record):
     cp: int = Field(default=1, gt=0, le=10**4, description="context-parallel ranks")
     ep: int = Field(default=1, gt=0, le=10**4, description="expert-parallel ranks")
     sequence_parallel: bool = Field(
-        default=False, description="norms and residual stream are split over tp along the sequence")
+        default=False, description="norms and residual stream are split over tp along the sequence"
+    )
     zero_stage: Literal[0, 1, 2, 3] = Field(
-        default=0, description="what dp divides: 1 optimizer states, 2 and gradients, 3 and parameters")
+        default=0,
+        description="what dp divides: 1 optimizer states, 2 and gradients, 3 and parameters",
+    )
     framework: Framework | None = Field(
-        default=None, description="who divides it; null: the states alone, without a framework's buffers")
+        default=None,
+        description="who divides it; null: the states alone, without a framework's buffers",
+    )
 
     @property
     def world_size(self) -> int:
@@ -38,8 +52,10 @@ class Parallelism(Record):
         if self.vpp > 1 and self.pp == 1:
             yield Problem(
                 f"vpp = {self.vpp} splits pipeline stages, but pp = 1 has none",
-                "raise pp, or leave vpp out")
+                "raise pp, or leave vpp out",
+            )
         if self.sequence_parallel and self.tp == 1:
             yield Problem(
                 "sequence_parallel: true splits over tp, but tp = 1",
-                "raise tp, or leave sequence_parallel out")
+                "raise tp, or leave sequence_parallel out",
+            )

@@ -1,8 +1,9 @@
 """Where the presets are and how a name finds one.
 
-Names are compared without case, spaces and the marks - _ . so `GPT2_XL` finds gpt2-xl. Short names for GPUs
-and models are listed in presets/aliases.yaml.
+Names are compared without case, spaces and the marks - _ . so `GPT2_XL` finds gpt2-xl. Short names
+are listed in presets/aliases.yaml.
 """
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -27,7 +28,7 @@ def presets_folder() -> Path:
 
 
 def list_presets(kind: str) -> list[str]:
-    """Names of all presets of a kind (models, gpus, clusters, runs), sorted. Raises InputError if unknown."""
+    """Names of all presets of a kind, sorted. Raises InputError unless it is one of KINDS."""
     if kind not in KINDS:
         raise InputError(f"unknown kind of preset {shown(kind)}", f"one of: {', '.join(KINDS)}")
     return sorted(path.stem for path in (presets_folder() / kind).glob("*.yaml"))
@@ -54,7 +55,7 @@ def preset_path(kind: str, name: str) -> Path | None:
 
 
 def read_preset(kind: str, name: str) -> Values:
-    """The keys of a preset, its name among them. Raises InputError with the nearest names if unknown."""
+    """The keys of a preset and its name. Raises InputError with the nearest names if unknown."""
     path = preset_path(kind, name)
     if path is None:
         raise unknown_preset([kind], name)

@@ -1,4 +1,5 @@
-"""What a record refuses, said in the user's words: the key, its value, and what to write instead."""
+"""What a record refuses, in the user's words: the key, its value, and what to write instead."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,24 +12,32 @@ from pydantic.fields import FieldInfo
 from ..errors import InputError, Problem
 from .record import CROSS_FIELD, Record
 
-MAX_PROBLEMS = 20       # said one by one; a file with more has one mistake many times
-MAX_SHOWN = 60          # characters of a value
-MAX_LISTED = 35         # names in a hint
+MAX_PROBLEMS = 20  # said one by one; a file with more has one mistake many times
+MAX_SHOWN = 60  # characters of a value
+MAX_LISTED = 35  # names in a hint
 R = TypeVar("R", bound=Record)
 
 EXPECTED = {
-    "int_type": "a whole number", "float_type": "a number", "string_type": "a text",
-    "bool_type": "true or false", "model_type": "a mapping of keys to values",
-    "dict_type": "a mapping of keys to values", "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "model_type": "a mapping of keys to values",
+    "dict_type": "a mapping of keys to values",
+    "finite_number": "a finite number",
 }
-BOUNDS = {"greater_than": ("gt", "greater than"), "greater_than_equal": ("ge", "at least"),
-          "less_than": ("lt", "less than"), "less_than_equal": ("le", "at most")}
+BOUNDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
 
 
 def validated(kind: type[R], values: object, where: str = "") -> R:
     """The record of these values.
 
-    `where` is the path of the record in the user's file, for the messages. Raises InputError with all problems.
+    `where` is the path of the record in the user's file. Raises InputError with all problems.
     """
     try:
         return kind.model_validate(values)
@@ -43,8 +52,12 @@ def problems_of(error: ValidationError, kind: type[Record], where: str = "") -> 
     for detail in details[:MAX_PROBLEMS]:
         found += _problems_of_detail(detail, kind, where)
     if len(details) > MAX_PROBLEMS:
-        found.append(Problem(
-            f"{len(details) - MAX_PROBLEMS} more problems of this kind", "put the first ones right"))
+        found.append(
+            Problem(
+                f"{len(details) - MAX_PROBLEMS} more problems of this kind",
+                "put the first ones right",
+            )
+        )
     return found
 
 
@@ -56,7 +69,7 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def suggestion(word: str, known: Iterable[str], label: str) -> str:
-    """A hint: the nearest names if there are any, then all of them, unless they are too many to read."""
+    """A hint: the nearest names if there are any, then all of them unless they are too many."""
     names = list(dict.fromkeys(known))
     close = nearest(word, names)
     meant = f"did you mean {' or '.join(close)}? " if close else ""
@@ -74,7 +87,7 @@ def shown(value: object) -> str:
         return f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of {value.bit_length()} bits"
-    text = repr(value if isinstance(value, (int, float)) else str(value)[:2 * MAX_SHOWN])
+    text = repr(value if isinstance(value, (int, float)) else str(value)[: 2 * MAX_SHOWN])
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
@@ -88,7 +101,9 @@ def _problems_of_detail(detail: Any, kind: type[Record], where: str) -> Iterator
             yield Problem(prefix + problem.message, problem.hint)
     elif detail["type"] == "extra_forbidden":
         label = f"keys of {name.rpartition('.')[0]}" if "." in name else "known keys"
-        yield Problem(f"unknown key {shown(name)[1:-1]}", suggestion(names[-1], owner.model_fields, label))
+        yield Problem(
+            f"unknown key {shown(name)[1:-1]}", suggestion(names[-1], owner.model_fields, label)
+        )
     elif detail["type"] == "missing":
         yield Problem(f"{name} is missing", _what_it_is(field))
     else:
@@ -103,10 +118,16 @@ def _value_problem(detail: Any, name: str, field: FieldInfo | None) -> Problem:
         return Problem(f"{given} must be {words} {detail['ctx'][bound]}", _what_it_is(field))
     if kind == "literal_error":
         choices = _choices(field)
-        hint = suggestion(str(value), choices, "one of") if choices else f"expected {detail['ctx']['expected']}"
+        hint = (
+            suggestion(str(value), choices, "one of")
+            if choices
+            else f"expected {detail['ctx']['expected']}"
+        )
         return Problem(f"{given} is not known", hint)
     if kind in EXPECTED:
-        return Problem(f"{given} is not {EXPECTED[kind]}", _retyped(value, kind) or _what_it_is(field))
+        return Problem(
+            f"{given} is not {EXPECTED[kind]}", _retyped(value, kind) or _what_it_is(field)
+        )
     return Problem(f"{given}: {detail['msg']}", _what_it_is(field))
 
 
@@ -136,7 +157,7 @@ def _what_it_is(field: FieldInfo | None) -> str:
 
 
 def _walk(kind: type[Record], path: list[str]) -> tuple[type[Record], FieldInfo | None, list[str]]:
-    """The record and field at a path of pydantic, and the path without the names of union members."""
+    """The record and field at a path of pydantic, and the path without names of union members."""
     owner, field, names = kind, None, []
     for part in path:
         if field is not None:

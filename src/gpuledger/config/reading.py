@@ -1,9 +1,10 @@
-"""Text files to plain Python values: YAML (core schema of YAML 1.2) and JSON, strictly and with limits.
+"""Text files to plain Python values: YAML (core schema of YAML 1.2) and JSON, with limits.
 
-Numbers are read as YAML 1.2 and JSON read them: `1e-3` is a number, `010` is ten, `1:30` and `no` are text.
-Refused with a hint: duplicate keys, aliases, tags, several documents, too many levels, too large files,
-NaN, and what is not text at all.
+Numbers are read as YAML 1.2 and JSON read them: `1e-3` is a number, `010` is ten, `1:30` and `no`
+are text. Refused with a hint: duplicate keys, aliases, tags, several documents, too many levels,
+too large files, NaN, and what is not text at all.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,7 @@ from ..errors import InputError
 
 MAX_FILE_BYTES = 2**20
 MAX_LEVELS = 32
-MAX_DIGITS = 30     # of a number; beyond it Python's own conversion becomes slow
+MAX_DIGITS = 30  # of a number; beyond it Python's own conversion becomes slow
 
 Values = dict[str, Any]
 
@@ -24,13 +25,16 @@ def read_file(path: Path) -> Values:
     """The mapping in a YAML or JSON file. Raises InputError, with the line, for everything else."""
     text = _read_text(path)
     if not text.strip():
-        raise InputError(f"{path} is empty", "a run file has the keys model, training, parallel, cluster")
+        raise InputError(
+            f"{path} is empty", "a run file has the keys model, training, parallel, cluster"
+        )
     where = str(path)
     values = read_json(text, where) if path.suffix.lower() == ".json" else read_yaml(text, where)
     if not isinstance(values, dict):
         raise InputError(
             f"{path} holds {_kind(values)}, not a mapping of keys to values",
-            "write `key: value` lines (YAML) or {\"key\": value} (JSON)")
+            'write `key: value` lines (YAML) or {"key": value} (JSON)',
+        )
     return values
 
 
@@ -40,20 +44,24 @@ def _read_text(path: Path) -> str:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror or error}", "check the path and its permissions") from None
+            f"cannot read {path}: {error.strerror or error}", "check the path and its permissions"
+        ) from None
     if len(data) > MAX_FILE_BYTES:
         raise InputError(
             f"{path} is larger than {MAX_FILE_BYTES} bytes",
-            "a run file or config.json is a few kilobytes: is this another kind of file?")
+            "a run file or config.json is a few kilobytes: is this another kind of file?",
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not text: byte {error.start} is not UTF-8",
-            "give a YAML or JSON file, saved as UTF-8") from None
+            "give a YAML or JSON file, saved as UTF-8",
+        ) from None
     if "\0" in text:
         raise InputError(
-            f"{path} is not text: byte {text.index(chr(0))} is zero", "give a YAML or JSON file")
+            f"{path} is not text: byte {text.index(chr(0))} is zero", "give a YAML or JSON file"
+        )
     return text
 
 
@@ -72,12 +80,17 @@ def read_json(text: str, where: str) -> Any:
         raise InputError(f"{where}: {word} is not a number", "write a finite number, or null")
 
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse_constant,
-                           parse_int=lambda digits: _number(int, digits, where))
+        value = json.loads(
+            text,
+            object_pairs_hook=pairs,
+            parse_constant=refuse_constant,
+            parse_int=lambda digits: _number(int, digits, where),
+        )
     except json.JSONDecodeError as error:
         raise InputError(
             f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
-            "check commas, quotes and brackets there") from None
+            "check commas, quotes and brackets there",
+        ) from None
     except RecursionError:
         raise _too_deep(where) from None
     _check_levels(value, where)
@@ -97,10 +110,12 @@ def read_yaml(text: str, where: str) -> Any:
         line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InputError(
             f"{where} is not YAML: {line}{error.problem or error.context}",
-            "check indentation, colons and quotes there") from None
+            "check indentation, colons and quotes there",
+        ) from None
     except yaml.YAMLError as error:
         raise InputError(
-            f"{where} is not YAML: {' '.join(str(error).split())}", "give a YAML or JSON file") from None
+            f"{where} is not YAML: {' '.join(str(error).split())}", "give a YAML or JSON file"
+        ) from None
 
 
 class _YamlBuilder:
@@ -116,14 +131,18 @@ class _YamlBuilder:
             if isinstance(event, self.yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self.refused(event, "a second document starts", "keep one document per file")
+                    raise self.refused(
+                        event, "a second document starts", "keep one document per file"
+                    )
                 value = self.value(next(events), events, level=1)
         return value
 
     def value(self, event: Any, events: Iterator[Any], level: int) -> Any:
         """The value that starts at this event."""
         if isinstance(event, self.yaml.AliasEvent):
-            raise self.refused(event, f"the alias *{event.anchor} is not read", "write the value out")
+            raise self.refused(
+                event, f"the alias *{event.anchor} is not read", "write the value out"
+            )
         if level > MAX_LEVELS:
             raise _too_deep(self.where)
         if event.tag is not None and event.tag != "!":
@@ -159,14 +178,14 @@ class _YamlBuilder:
 
 
 def plain_scalar(text: str, where: str) -> Any:
-    """The value of an unquoted YAML scalar under the core schema: null, bool, int, float or text."""
+    """The value of an unquoted YAML scalar under the core schema."""
     word = text.lower()
     if word in ("", "~", "null"):
         return None
     if word in ("true", "false"):
         return word == "true"
     digits = text.lstrip("+-").replace("_", "")
-    if len(text) - len(text.lstrip("+-")) > 1 or not digits[:1] in "0123456789." or not digits:
+    if len(text) - len(text.lstrip("+-")) > 1 or digits[:1] not in "0123456789." or not digits:
         return text
     if digits.isdecimal() and digits.isascii():
         return _number(int, text, where)
@@ -181,7 +200,9 @@ def plain_scalar(text: str, where: str) -> Any:
 def _number(kind: type, text: str, where: str) -> Any:
     if len(text) > MAX_DIGITS:
         raise InputError(
-            f"{where}: {text[:12]}... has {len(text)} digits", "no size here needs more than a dozen")
+            f"{where}: {text[:12]}... has {len(text)} digits",
+            "no size here needs more than a dozen",
+        )
     return kind(text)
 
 

@@ -1,4 +1,5 @@
 """The base of every configuration record: frozen, and strict about unknown keys."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ CROSS_FIELD = "cross_field"
 
 
 class Record(BaseModel):
-    """Immutable. A key that is not a field is an error, and so is a number given as a string or a bool."""
+    """Immutable. A key that is not a field is an error, and so is a number given as text."""
 
     # defer_build: a nested record is compiled once, inside the record that holds it.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
 
     def cross_field_problems(self) -> Iterator[Problem]:
         """What is wrong with fields that are each right by themselves. Subclasses override it."""

@@ -1,4 +1,5 @@
-"""`resolve_run`: from a name and a few options to a `Run` with nothing left open, and what was assumed."""
+"""`resolve_run`: from a name and a few options to a `Run` with nothing left open."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -26,8 +27,9 @@ def load_run(source: Source) -> Run:
 def resolve_run(source: Source, options: RunOptions | None = None) -> tuple[Run, tuple[str, ...]]:
     """The run, and one line for each thing that nobody said and that was assumed.
 
-    `source` is a run file (YAML or JSON), a run preset, a model preset, a model file or a Hugging Face
-    config.json. Raises InputError with all problems; the GPU and the number of GPUs are never assumed.
+    `source` is a run file (YAML or JSON), a run preset, a model preset, a model file or a Hugging
+    Face config.json. Raises InputError with all problems; the GPU and the number of GPUs are never
+    assumed.
     """
     draft = _Draft(*run_keys(source))
     draft.apply(options or RunOptions())
@@ -35,7 +37,9 @@ def resolve_run(source: Source, options: RunOptions | None = None) -> tuple[Run,
     draft.expand("cluster", cluster_keys)
     model = draft.record("model")
     complete_cluster(draft.part("cluster"), draft.assumptions)
-    complete_parallel(draft.part("parallel"), draft.part("cluster"), draft.problems, draft.assumptions)
+    complete_parallel(
+        draft.part("parallel"), draft.part("cluster"), draft.problems, draft.assumptions
+    )
     complete_training(draft.keys, model if isinstance(model, Model) else None, draft.assumptions)
     return draft.run(model), tuple(draft.assumptions)
 
@@ -65,16 +69,18 @@ class _Draft:
         parallel = self.part("parallel")
         moved = given & {"cluster.gpus", "parallel.tp", "parallel.pp", "parallel.cp"}
         if moved and "parallel.dp" not in given and "dp" in parallel:
-            parallel.pop("dp")     # the file's dp belongs to the file's mesh: derive it again
+            parallel.pop("dp")  # the file's dp belongs to the file's mesh: derive it again
 
     def _assign(self, path: str, value: Any) -> None:
         first, _, rest = path.partition(".")
         if rest and first == "model":
             self.expand("model", model_keys)
-        if rest.startswith("gpu.") or (rest and first == "cluster" and isinstance(self.keys.get(first), str)):
+        if rest.startswith("gpu.") or (
+            rest and first == "cluster" and isinstance(self.keys.get(first), str)
+        ):
             self.expand("cluster", cluster_keys)
         if rest and not isinstance(self.keys.get(first), (dict, type(None))):
-            return      # not a mapping: validation says so
+            return  # not a mapping: validation says so
         assign(self.keys, path, value)
 
     def expand(self, name: str, expansion: Callable[[Source, Path | None], Values]) -> None:
@@ -94,7 +100,9 @@ class _Draft:
         if name in self.broken:
             return None
         if name == "model" and self.keys.get(name) is None:
-            self.problems.append(Problem("model is missing", "name a model preset, a config.json or its fields"))
+            self.problems.append(
+                Problem("model is missing", "name a model preset, a config.json or its fields")
+            )
             return None
         try:
             return validated(PARTS[name], self.keys[name], name)
@@ -105,7 +113,11 @@ class _Draft:
     def run(self, model: Record | None) -> Run:
         """The run of all parts. Raises InputError with everything that was found."""
         for key in [key for key in self.keys if key not in TOP_LEVEL]:
-            self.problems.append(Problem(f"unknown key {shown(key)[1:-1]}", suggestion(key, TOP_LEVEL, "keys of a run")))
+            self.problems.append(
+                Problem(
+                    f"unknown key {shown(key)[1:-1]}", suggestion(key, TOP_LEVEL, "keys of a run")
+                )
+            )
         parts = {name: self.record(name) for name in PARTS if name != "model"}
         if self.problems:
             raise InputError.of(self.problems[:MAX_PROBLEMS])

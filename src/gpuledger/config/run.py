@@ -1,4 +1,5 @@
 """`Run`: everything that an answer depends on."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -31,7 +32,9 @@ class Run(Record):
     @property
     def num_microbatches(self) -> int:
         """Forward/backward passes of one rank in one optimizer step."""
-        return self.training.global_batch_size // (self.training.micro_batch_size * self.parallel.dp)
+        return self.training.global_batch_size // (
+            self.training.micro_batch_size * self.parallel.dp
+        )
 
 
 def _mesh_problems(run: Run) -> Iterator[Problem]:
@@ -40,31 +43,41 @@ def _mesh_problems(run: Run) -> Iterator[Problem]:
         rest = axes.tp * axes.pp * axes.cp
         fitting = f"set dp to {gpus // rest}, or " if gpus % rest == 0 else ""
         yield Problem(
-            f"dp * tp * pp * cp = {axes.dp} * {axes.tp} * {axes.pp} * {axes.cp} = {axes.world_size}, "
-            f"but the cluster has {gpus} GPUs", f"{fitting}pass --gpus {axes.world_size}")
+            f"dp * tp * pp * cp = {axes.dp} * {axes.tp} * {axes.pp} * {axes.cp} = "
+            f"{axes.world_size}, but the cluster has {gpus} GPUs",
+            f"{fitting}pass --gpus {axes.world_size}",
+        )
 
 
 def _batch_problems(run: Run) -> Iterator[Problem]:
     training, dp = run.training, run.parallel.dp
     step = training.micro_batch_size * dp
-    if training.global_batch_size % step and training.global_batch_size % training.micro_batch_size == 0:
+    if (
+        training.global_batch_size % step
+        and training.global_batch_size % training.micro_batch_size == 0
+    ):
         below = training.global_batch_size // step * step
         nearest = f"{below} or {below + step}" if below else f"{step}"
         yield Problem(
-            f"global_batch_size = {training.global_batch_size} is not a multiple of micro_batch_size x dp "
-            f"= {training.micro_batch_size} x {dp} = {step}", f"use {nearest}, or change dp")
+            f"global_batch_size = {training.global_batch_size} is not a multiple of "
+            f"micro_batch_size x dp = {training.micro_batch_size} x {dp} = {step}",
+            f"use {nearest}, or change dp",
+        )
 
 
 def _length_problems(run: Run) -> Iterator[Problem]:
     model, seq_len = run.model, run.training.seq_len
     if model.positions == "learned" and seq_len > model.max_position_embeddings:
         yield Problem(
-            f"seq_len = {seq_len} is longer than the model's {model.max_position_embeddings} learned "
-            "positions", f"lower seq_len, or set max_position_embeddings: {seq_len}")
+            f"seq_len = {seq_len} is longer than the model's {model.max_position_embeddings} "
+            "learned positions",
+            f"lower seq_len, or set max_position_embeddings: {seq_len}",
+        )
     if seq_len % run.parallel.cp:
         yield Problem(
             f"seq_len = {seq_len} cannot be split over cp = {run.parallel.cp} ranks",
-            "use a divisor of seq_len")
+            "use a divisor of seq_len",
+        )
 
 
 def _attention_problems(run: Run) -> Iterator[Problem]:
@@ -72,11 +85,13 @@ def _attention_problems(run: Run) -> Iterator[Problem]:
     if model.attention_softcap is not None and kernel != "eager":
         yield Problem(
             f"attention_softcap = {model.attention_softcap} needs attention: eager, not {kernel}",
-            "PyTorch's scaled_dot_product_attention has no soft cap; set training.attention: eager")
+            "PyTorch's scaled_dot_product_attention has no soft cap; set training.attention: eager",
+        )
     if model.logits_softcap is not None and run.training.loss == "fused_linear":
         yield Problem(
             f"loss: fused_linear does not apply logits_softcap = {model.logits_softcap}",
-            "use loss: chunked")
+            "use loss: chunked",
+        )
     if kernel == "flash":
         yield from _flash_problems(model)
     yield from _gpu_problems(run.cluster.gpu, kernel)
@@ -87,15 +102,19 @@ def _flash_problems(model: Model) -> Iterator[Problem]:
     if model.head_dim > 256:
         yield Problem(
             f"attention: flash goes up to head_dim 256, but the model's is {model.head_dim}",
-            "use attention: efficient")
+            "use attention: efficient",
+        )
     if model.positions == "alibi":
         yield Problem(
             "attention: flash takes no ALiBi bias in PyTorch, and the model has positions: alibi",
-            "use attention: efficient")
+            "use attention: efficient",
+        )
     if model.sliding_window is not None and model.head_dim % 8:
         yield Problem(
             f"attention: flash with a sliding window needs a head_dim that is a multiple of 8, not "
-            f"{model.head_dim}", "use attention: efficient")
+            f"{model.head_dim}",
+            "use attention: efficient",
+        )
 
 
 def _gpu_problems(gpu: Gpu, kernel: Attention) -> Iterator[Problem]:
@@ -103,7 +122,11 @@ def _gpu_problems(gpu: Gpu, kernel: Attention) -> Iterator[Problem]:
     too_old = gpu.vendor == "nvidia" and capability is not None and capability < (8, 0)
     if kernel in ("flash", "cudnn") and too_old:
         yield Problem(
-            f"attention: {kernel} needs compute capability 8.0, but {gpu.name} has {gpu.capability}",
-            "use attention: efficient")
+            f"attention: {kernel} needs compute capability 8.0, but {gpu.name} has "
+            f"{gpu.capability}",
+            "use attention: efficient",
+        )
     if kernel == "cudnn" and gpu.vendor != "nvidia":
-        yield Problem(f"attention: cudnn needs an NVIDIA GPU, not {gpu.name}", "use attention: flash")
+        yield Problem(
+            f"attention: cudnn needs an NVIDIA GPU, not {gpu.name}", "use attention: flash"
+        )

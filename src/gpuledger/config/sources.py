@@ -1,22 +1,24 @@
-"""From what a user names (a preset, a file, a mapping) to the keys of a record, names not yet validated."""
+"""From what a user names (a preset, a file, a mapping) to the keys of a record."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from .presets import preset_path, read_preset, unknown_preset
 from .problems import shown
 from .reading import Values, read_file
 
-Source = str | Path | Mapping[str, object]
+Source = str | Path | Mapping[str, Any]
 
 
 def run_keys(source: Source) -> tuple[Values, Path | None]:
     """The keys of a run and the folder that its relative paths start from.
 
-    A model alone (preset, inline file, Hugging Face config.json) becomes a run of which only the model is known.
-    Raises InputError if there is no such preset or file, or the file is neither a run nor a model.
+    A model alone (preset, file, Hugging Face config.json) becomes a run of which only the model is
+    known. Raises InputError if there is no such preset or file, or it is neither a run nor a model.
     """
     if isinstance(source, Mapping):
         return as_run(dict(source), "the mapping"), None
@@ -65,12 +67,14 @@ def cluster_keys(source: Source, folder: Path | None = None) -> Values:
 def file_named(source: str | Path, folder: Path | None = None) -> Path | None:
     """The file that a text means, or None where it is to be a preset's name.
 
-    A name with a slash or a suffix of ours is a file, and so is any name that exists and is no preset.
-    A folder stands for the config.json in it.
+    A name with a slash or a suffix of ours is a file, and so is any name that exists and is no
+    preset. A folder stands for the config.json in it.
     """
     text = str(source)
     if not text.strip() or "\0" in text:
-        raise InputError(f"{shown(text)} names nothing", "give a preset's name or the path of a file")
+        raise InputError(
+            f"{shown(text)} names nothing", "give a preset's name or the path of a file"
+        )
     path = (folder / text) if folder is not None else Path(text)
     looks_like_file = isinstance(source, Path) or path.suffix.lower() in (".yaml", ".yml", ".json")
     try:
@@ -82,7 +86,9 @@ def file_named(source: str | Path, folder: Path | None = None) -> Path | None:
     if exists and not is_folder and ("/" in text or looks_like_file or not _is_preset(text)):
         return path
     if looks_like_file or text.startswith(("/", "./", "../", "~")):
-        raise InputError(f"no such file: {text}", "check the path; `gpuledger presets` lists the presets")
+        raise InputError(
+            f"no such file: {text}", "check the path; `gpuledger presets` lists the presets"
+        )
     return None
 
 
@@ -95,7 +101,8 @@ def as_run(keys: Values, where: str) -> Values:
     found = ", ".join(list(keys)[:5]) or "no keys"
     raise InputError(
         f"{where} is neither a run nor a model (it has {shown(found)[1:-1]})",
-        "a run has a top-level key model; a Hugging Face config.json has model_type or architectures")
+        "a run has a top-level key model, a Hugging Face config.json has model_type",
+    )
 
 
 def is_hugging_face(keys: Mapping[str, object]) -> bool:
@@ -121,11 +128,15 @@ def _name_of(path: Path) -> str:
 
 
 def _is_preset(name: str) -> bool:
-    return any(preset_path(kind, name) is not None for kind in ("runs", "models", "clusters", "gpus"))
+    return any(
+        preset_path(kind, name) is not None for kind in ("runs", "models", "clusters", "gpus")
+    )
 
 
 def _config_in(folder: Path) -> Path:
     config = folder / "config.json"
     if not config.is_file():
-        raise InputError(f"{folder} is a folder without a config.json", "name the run file or config.json in it")
+        raise InputError(
+            f"{folder} is a folder without a config.json", "name the run file or config.json in it"
+        )
     return config
