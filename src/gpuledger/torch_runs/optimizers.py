@@ -114,7 +114,7 @@ def tensors(named: Named) -> list[Tensor]:
     return [tensor for _, tensor in named]
 
 
-def implementation(training: Training) -> dict[str, bool]:
+def implementation(training: Training) -> dict[str, Any]:
     """PyTorch's keywords, explicit in every case."""
     kind = training.optimizer_implementation
     return {"foreach": kind == "foreach", "fused": kind == "fused"}

@@ -56,7 +56,7 @@ def noting_recomputed(notes: SavedNotes) -> Iterator[None]:
 
     Those of its first run save nothing, they leave a place holder.
     """
-    hook = torch.utils.checkpoint._recomputation_hook       # type: ignore[attr-defined]
+    hook: Any = torch.utils.checkpoint._recomputation_hook
     enter = hook.__enter__
 
     def noting_enter(self: Any) -> None:

@@ -78,7 +78,7 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.scale(loss).backward()
         else:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
 
     def update(self) -> None:
         """Unscale, clip and step, as the run asks."""
