@@ -62,7 +62,7 @@ uint64_t used_bytes(int device);
 
 /* values.c: the few small values that survive on the device */
 void remember_value(const void *device_address, const void *host_bytes, size_t bytes);
-void forget_value(const void *device_address);
+void forget_values(const void *device_address, size_t bytes);
 int recall_value(const void *device_address, void *host_bytes, size_t bytes); /* 1: known */
 void copy_value(void *to, const void *from, size_t bytes);
 void fill_value(void *device_address, int byte, size_t bytes);

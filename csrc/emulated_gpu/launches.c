@@ -9,64 +9,37 @@ static uint64_t launches;
 uint64_t launch_count(void) { return launches; }
 
 /* ---- fills ----
- * torch.full, ones and zeros of a scalar are kernels too.  Optimizers and GradScaler read such scalars
- * back (scale, found_inf), so a small fill is remembered like a copy.  A fill kernel is recognised by its
- * functor's name: vectorized_elementwise_kernel<n, at::native::FillFunctor<T>, std::array<char*, 1>>
- * (int count, FillFunctor<T> value, std::array<char*, 1> data). */
-#define MAX_FILLS 512
-#define MAX_FILL_BYTES 64
+ * torch.zeros, ones and full are kernels, and the scalars they make are read back (GradScaler's found_inf).
+ * A value that an earlier tensor left at such an address must not be served for it.  A fill kernel is
+ * recognised by its functor's name: vectorized_elementwise_kernel<n, at::native::FillFunctor<T>,
+ * std::array<char*, 1>>(int count, FillFunctor<T> value, std::array<char*, 1> data). */
+#define MAX_FILL_KERNELS 512
 
-typedef struct {
-  const void *kernel;
-  size_t element_bytes;
-} Fill;
-static Fill fills[MAX_FILLS];
-static int num_fills;
-
-static size_t element_bytes_of(const char *mangled_type) {
-  switch (*mangled_type) {
-    case 'b': case 'a': case 'h': return 1;
-    case 's': case 't': return 2;
-    case 'i': case 'j': case 'f': return 4;
-    case 'l': case 'm': case 'd': return 8;
-    default: break;
-  }
-  int is_half = !strncmp(mangled_type, "N3c104HalfE", 11);
-  int is_bfloat16 = !strncmp(mangled_type, "N3c108BFloat16E", 15);
-  return is_half || is_bfloat16 ? 2 : 0;
-}
+static const void *fill_kernels[MAX_FILL_KERNELS];
+static int num_fill_kernels;
 
 void __cudaRegisterFunction(void **library, const char *host_function, char *device_function,
                             const char *device_name, int thread_limit, void *thread, void *block,
                             void *block_size, void *grid_size, int *warp_size) {
   (void)library, (void)device_function, (void)thread_limit, (void)thread, (void)block;
   (void)block_size, (void)grid_size, (void)warp_size;
-  const char *functor = strstr(device_name, "elementwise_kernel") ? strstr(device_name, "11FillFunctorI") : NULL;
-  if (!functor || num_fills == MAX_FILLS) return;
-  size_t bytes = element_bytes_of(functor + strlen("11FillFunctorI"));
-  if (bytes) fills[num_fills++] = (Fill){host_function, bytes};
+  int is_fill = strstr(device_name, "elementwise_kernel") && strstr(device_name, "11FillFunctorI");
+  if (is_fill && num_fill_kernels < MAX_FILL_KERNELS) fill_kernels[num_fill_kernels++] = host_function;
 }
 
-static void remember_fill(const void *kernel, void **arguments) {
-  for (int i = 0; i < num_fills; i++) {
-    if (fills[i].kernel != kernel) continue;
+static void forget_filled(const void *kernel, void **arguments) {
+  for (int i = 0; i < num_fill_kernels; i++) {
+    if (fill_kernels[i] != kernel) continue;
     int count = *(int *)arguments[0];
-    size_t element_bytes = fills[i].element_bytes, bytes = (size_t)count * element_bytes;
-    char *data = *(char **)arguments[2], content[MAX_FILL_BYTES];
-    if (count < 1 || !is_device_address(data)) return;
-    if (bytes > MAX_FILL_BYTES) {
-      forget_value(data);
-      return;
-    }
-    for (int j = 0; j < count; j++) memcpy(content + j * element_bytes, arguments[1], element_bytes);
-    remember_value(data, content, bytes);
+    char *data = *(char **)arguments[2];
+    if (count > 0 && is_device_address(data)) forget_values(data, (size_t)count);
     return;
   }
 }
 
 static cudaError_t launch(const void *kernel, void **arguments) {
   __sync_add_and_fetch(&launches, 1);
-  if (arguments) remember_fill(kernel, arguments);
+  if (arguments) forget_filled(kernel, arguments);
   return cudaSuccess;
 }
 

@@ -15,10 +15,22 @@ typedef struct {
   int device;
 } Communicator;
 
+/* How many ranks each communicator was made for, for the report: NCCL's memory depends on it. */
+#define MAX_LISTED 4096
+static int listed[MAX_LISTED];
+static int num_communicators;
+
+int gpuledger_emulated_communicators(int *ranks, int max) {
+  int count = num_communicators < max ? num_communicators : max;
+  memcpy(ranks, listed, (size_t)count * sizeof *ranks);
+  return count;
+}
+
 static int new_communicator(Communicator **communicator, int num_ranks, int rank) {
   *communicator = malloc(sizeof **communicator);
   if (!*communicator) return 1;
   **communicator = (Communicator){rank, num_ranks, current_device()};
+  if (num_communicators < MAX_LISTED) listed[num_communicators++] = num_ranks;
   return 0;
 }
 
@@ -133,7 +145,7 @@ static void reduce(const char *from, char *to, size_t count, int type, int op, i
     if (op == SUM) multiply(content, count, type, num_ranks);
     remember_value(to, content, bytes);
   } else {
-    forget_value(to);
+    forget_values(to, bytes);
   }
   free(content);
 }
@@ -144,7 +156,7 @@ static void gather(const char *from, char *to, size_t bytes, int num_ranks) {
     for (int rank = 1; rank < num_ranks; rank++) memcpy(content + rank * bytes, content, bytes);
     remember_value(to, content, bytes * (size_t)num_ranks);
   } else {
-    forget_value(to);
+    forget_values(to, bytes * (size_t)(num_ranks ? num_ranks : 1));
   }
   free(content);
 }
@@ -206,6 +218,6 @@ int ncclRecv(void *to, size_t count, int type, int peer, Communicator *c, void *
   if (last_sent_bytes && bytes == last_sent_bytes)
     remember_value(to, last_sent, bytes);
   else
-    forget_value(to);
+    forget_values(to, bytes);
   return 0;
 }

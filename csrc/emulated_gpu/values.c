@@ -1,10 +1,11 @@
 /* The few values that survive on the device.
  *
  * Device memory holds nothing and reads back as zeros.  But libraries send small values to the device only
- * to read them back (DDP's bucket order, "does every rank agree?" checks, broadcast objects), and break on
- * zeros.  So small values written from the host, filled, or moved by a collective are remembered, and
- * served until they are overwritten or MAX_AGE kernel launches have passed: any kernel may have written
- * there since, and addresses are reused. */
+ * to read them back (DDP's bucket order, "does every rank agree?" checks, gathered objects), and break on
+ * zeros.  So small values that came from the host, or from a collective on such values, are remembered.
+ * They are served until something else is written there, or MAX_AGE kernels have been launched since: any
+ * kernel may have written there, and freed addresses are reused.  What a kernel computes, fills included,
+ * is never known. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 
 #define MAX_VALUES 512
 #define MAX_VALUE_BYTES (1 << 20)
-#define MAX_AGE 512
+#define MAX_AGE 64
 
 typedef struct {
   const char *address;
@@ -52,9 +53,9 @@ void remember_value(const void *device_address, const void *host_bytes, size_t b
   pthread_mutex_unlock(&lock);
 }
 
-void forget_value(const void *device_address) {
+void forget_values(const void *device_address, size_t bytes) {
   pthread_mutex_lock(&lock);
-  drop_overlapping(device_address, 1);
+  drop_overlapping(device_address, bytes);
   pthread_mutex_unlock(&lock);
 }
 
@@ -82,24 +83,21 @@ void copy_value(void *to, const void *from, size_t bytes) {
     if (!recall_value(from, to, bytes)) memset(to, 0, bytes);
   } else if (!from_device) {
     remember_value(to, from, bytes);
-  } else if (bytes <= MAX_VALUE_BYTES) {
-    char *content = malloc(bytes ? bytes : 1);
+  } else {
+    char *content = bytes && bytes <= MAX_VALUE_BYTES ? malloc(bytes) : NULL;
     if (content && recall_value(from, content, bytes))
       remember_value(to, content, bytes);
     else
-      forget_value(to);
+      forget_values(to, bytes);
     free(content);
   }
 }
 
 void fill_value(void *address, int byte, size_t bytes) {
-  if (!is_device_address(address)) {
+  if (is_device_address(address))
+    forget_values(address, bytes);
+  else
     memset(address, byte, bytes);
-  } else if (bytes <= 64) {
-    char content[64];
-    memset(content, byte, bytes);
-    remember_value(address, content, bytes);
-  }
 }
 
 /* ---- the runtime's copies ---- */

@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from gpuledger.errors import InputError
+from ...config.cluster import Gpu
+from ...errors import InputError
 
 
 @dataclass(frozen=True)
 class EmulatedDevice:
     """One GPU.
 
-    ``total_bytes`` is what ``torch.cuda.mem_get_info()[1]`` says on a real card: less than the label.
+    ``total_bytes`` is what ``torch.cuda.mem_get_info()[1]`` says on a real card: less than its label.
     ``context_bytes`` is what a CUDA context takes of it; it lowers what the allocator can get.
     """
 
@@ -29,35 +29,28 @@ class EmulatedDevice:
                 hint="context_bytes must be at least 0 and less than total_bytes",
             )
         if self.num_sms < 1 or self.capability < (5, 0):
+            major, minor = self.capability
             raise InputError(
-                f"{self.name}: {self.num_sms} SMs, compute capability "
-                f"{self.capability[0]}.{self.capability[1]}",
+                f"{self.name}: {self.num_sms} SMs, compute capability {major}.{minor}",
                 hint="a GPU that PyTorch supports has at least one SM and capability 5.0",
             )
 
 
-class GpuRecord(Protocol):
-    """The fields of a GPU preset that emulation needs."""
+def device_from_gpu(gpu: Gpu) -> EmulatedDevice:
+    """The device that a GPU preset describes. Raises InputError for a GPU that is not a CUDA device.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def capability(self) -> str: ...
-    @property
-    def num_sms(self) -> int: ...
-    @property
-    def torch_visible_bytes(self) -> int: ...
-    @property
-    def context_bytes(self) -> int: ...
-
-
-def device_from_gpu(gpu: GpuRecord) -> EmulatedDevice:
-    """The device that a GPU preset describes. Raises InputError if it cannot be one."""
-    major, _, minor = gpu.capability.partition(".")
+    Where a preset does not know the context's size it takes nothing here, and what the allocator can
+    get is an upper bound.
+    """
+    if gpu.compute_capability is None or gpu.num_sms is None:
+        raise InputError(
+            f"{gpu.name} ({gpu.vendor}) has no CUDA compute capability",
+            hint="only CUDA GPUs can be emulated; `gpuledger presets gpus` lists them",
+        )
     return EmulatedDevice(
-        name=gpu.name,
-        capability=(int(major), int(minor or 0)),
+        name=gpu.full_name,
+        capability=gpu.compute_capability,
         num_sms=gpu.num_sms,
-        total_bytes=gpu.torch_visible_bytes,
-        context_bytes=gpu.context_bytes,
+        total_bytes=gpu.capacity_bytes,
+        context_bytes=gpu.context_bytes or 0,
     )
