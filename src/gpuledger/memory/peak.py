@@ -59,6 +59,11 @@ class StepPeak:
         self.states = (*model_states(self.weights, run.training, self.division),
                        *step_constants(run.model, run.training, device))
 
+    @property
+    def states_bytes(self) -> Size:
+        """Bytes of this rank that live through the whole step: a lower bound of its peak."""
+        return sum(state.nbytes for state in self.states)
+
     def whole_states_bytes(self) -> Size:
         """Masters and optimizer states of all ranks together, without padding."""
         states = model_states(self.weights, self.training, UNDIVIDED)
@@ -70,7 +75,7 @@ class StepPeak:
         level, position = self._highest(timeline.memory)
         end = self._level_at_end(timeline.memory)
         runner, update_level, update_position = self._update()
-        persistent = sum(state.nbytes for state in self.states)
+        persistent = self.states_bytes
         if end + update_level > level:
             live = [*self._live(timeline.memory, len(timeline.memory.events), timeline),
                     *live_of_update(runner.memory, update_position)]

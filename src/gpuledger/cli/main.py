@@ -1,0 +1,162 @@
+"""The `gpuledger` command: parses, calls one function per command, and turns errors into two lines."""
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ..errors import GpuledgerError
+
+app = typer.Typer(
+    name="gpuledger", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Accounts for every byte and every FLOP of a GPT training run before anyone asks for the GPUs.")
+
+RunArgument = Annotated[str, typer.Argument(
+    metavar="RUN", help="run file, run preset, model preset, or a Hugging Face config.json")]
+Gpu = Annotated[Optional[str], typer.Option("--gpu", help="GPU preset, for example h100-80gb-sxm")]
+Gpus = Annotated[Optional[int], typer.Option("--gpus", help="number of GPUs")]
+Zero = Annotated[Optional[int], typer.Option("--zero", help="ZeRO stage, 0 to 3")]
+Precision = Annotated[Optional[str], typer.Option("--precision", help="for example bf16-mixed")]
+SeqLen = Annotated[Optional[int], typer.Option("--seq-len", help="tokens of a sequence")]
+MicroBatch = Annotated[Optional[int], typer.Option("--micro-batch", help="sequences per forward pass")]
+GlobalBatch = Annotated[Optional[int], typer.Option("--global-batch", help="sequences per optimizer step")]
+Tp = Annotated[Optional[int], typer.Option("--tp", help="tensor-parallel ranks")]
+Pp = Annotated[Optional[int], typer.Option("--pp", help="pipeline stages")]
+Recompute = Annotated[Optional[str], typer.Option(
+    "--recompute", help="none, selective, full or every:K")]
+Set = Annotated[Optional[list[str]], typer.Option(
+    "--set", metavar="KEY=VALUE", help="any other key of the run; repeatable")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+ConventionOption = Annotated[str, typer.Option("--convention", help="FLOPs convention")]
+
+
+def version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        from .. import __version__
+        typer.echo(f"gpuledger {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(show_version: Annotated[bool, typer.Option(
+        "--version", callback=version, is_eager=True, help="Print the version and exit.")] = False) -> None:
+    """Accounts for every byte and every FLOP of a GPT training run before anyone asks for the GPUs."""
+
+
+@app.command()
+def estimate(
+    run: RunArgument, gpu: Gpu = None, gpus: Gpus = None, zero: Zero = None, precision: Precision = None,
+    seq_len: SeqLen = None, micro_batch: MicroBatch = None, global_batch: GlobalBatch = None,
+    tp: Tp = None, pp: Pp = None, recompute: Recompute = None, set_: Set = None,
+    convention: ConventionOption = "megatron",
+    alloc_conf: Annotated[Optional[str], typer.Option(
+        "--alloc-conf", help="PYTORCH_CUDA_ALLOC_CONF, for example expandable_segments:True")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="every entry with its formula")] = False,
+    require_fit: Annotated[bool, typer.Option(
+        "--require-fit", help="exit status 1 if it does not fit")] = False,
+    json: Json = False,
+) -> None:
+    """Memory by category, the peak and its instant, FLOPs; and what would make it fit."""
+    from ..config import RunOptions
+    from .estimate import EstimateOptions, run_estimate
+
+    options = RunOptions(gpu=gpu, gpus=gpus, zero=zero, precision=precision, seq_len=seq_len,
+                         micro_batch=micro_batch, global_batch=global_batch, tp=tp, pp=pp,
+                         recompute=recompute, set=tuple(set_ or ()))
+    how = EstimateOptions(convention=convention, alloc_conf=alloc_conf, explain=explain,
+                          require_fit=require_fit, json=json)
+    raise typer.Exit(run_estimate(run, options, how))
+
+
+@app.command()
+def mfu(
+    run: RunArgument,
+    tokens_per_second: Annotated[Optional[float], typer.Option(
+        "--tokens-per-second", help="measured, of the whole run")] = None,
+    tokens_per_second_per_gpu: Annotated[Optional[float], typer.Option(
+        "--tokens-per-second-per-gpu", help="measured, of one GPU")] = None,
+    step_seconds: Annotated[Optional[float], typer.Option(
+        "--step-seconds", help="measured time of one optimizer step")] = None,
+    gpu: Gpu = None, gpus: Gpus = None, precision: Precision = None, seq_len: SeqLen = None,
+    global_batch: GlobalBatch = None, recompute: Recompute = None, set_: Set = None,
+    convention: ConventionOption = "megatron", json: Json = False,
+) -> None:
+    """A measured throughput as MFU and HFU under every convention of the field."""
+    from ..compute.mfu import Measured
+    from ..config import RunOptions, resolve_run
+    from .mfu import mfu as print_mfu
+
+    options = RunOptions(gpu=gpu, gpus=gpus, precision=precision, seq_len=seq_len,
+                         global_batch=global_batch, recompute=recompute, set=tuple(set_ or ()))
+    resolved, assumptions = resolve_run(run, options)
+    say("assumed", assumptions)
+    measured = Measured(tokens_per_second, tokens_per_second_per_gpu, step_seconds)
+    print_mfu(resolved, measured, convention=convention, as_json=json)
+
+
+@app.command()
+def presets(
+    kind: Annotated[Optional[str], typer.Argument(help="models, gpus, clusters or runs")] = None,
+    name: Annotated[Optional[str], typer.Argument(help="show this one")] = None,
+    json: Json = False,
+) -> None:
+    """List what gpuledger knows, or show one preset with its source."""
+    from .presets import show_presets
+
+    show_presets(kind, name, as_json=json)
+
+
+def say(word: str, lines: tuple[str, ...]) -> None:
+    """Messages go to stderr, so that stdout holds data alone."""
+    for line in lines:
+        typer.echo(f"{word}: {line}", err=True)
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(status_of(sys.argv[1:]))
+
+
+def status_of(arguments: list[str]) -> int:
+    """Run the command line and return its exit status: 0 answered, 1 does not fit, 2 wrong input."""
+    try:
+        result = app(arguments, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except GpuledgerError as error:
+        typer.echo(str(error), err=True)
+        return 2
+    except usage_error() as error:
+        return say_usage(error)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def usage_error() -> type[Exception]:
+    """click's UsageError, which typer carries with it since 0.26 and imports before."""
+    return typer.BadParameter.__mro__[1]
+
+
+def say_usage(error: Any) -> int:
+    """What is wrong with the command line, or the help where there was none."""
+    context, message = error.ctx, error.format_message()
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help(), err=True)
+        return 2
+    path = context.command_path if context is not None else "gpuledger"
+    one_line = " ".join(message.split())
+    typer.echo(f"error: {one_line}\nhint: {path} --help lists the options", err=True)
+    return 2
+
+
+if __name__ == "__main__":
+    run()

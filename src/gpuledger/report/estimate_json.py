@@ -1,0 +1,79 @@
+"""`estimate --json`: a stable contract. See docs/json.md."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..advice import Advice
+from ..estimate import Estimate
+
+SCHEMA_VERSION = 1
+
+
+def estimate_json(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> str:
+    """The whole estimate; bytes and FLOPs as integers, null where something is not known."""
+    return json.dumps(content(estimate, advice), indent=2)
+
+
+def content(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> dict[str, Any]:
+    """The same as plain Python values."""
+    flops = estimate.flops
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": estimate.run.model_dump(mode="json"),
+        "parameters": {"total": estimate.parameters, "active": estimate.parameters,
+                       "per_rank_max": int(estimate.parameters_per_rank)},
+        "memory": memory(estimate),
+        "flops": {
+            "convention": flops.convention,
+            "model_flops_per_token": flops.model_flops_per_token,
+            "model_flops_per_step": flops.model_flops_per_step,
+            "hardware_flops_per_step": flops.hardware_flops_per_step,
+            "by_convention": flops.by_convention,
+            "dense_peak_flops_per_second": flops.peak_flops_per_second,
+            "dtype": flops.dtype},
+        "time": {"step_seconds": None, "tokens_per_second_per_gpu": None, "mfu": None, "hfu": None,
+                 "breakdown": None, "at_peak_seconds": at_peak_seconds(estimate)},
+        "checkpoint": {"weights_bytes": estimate.checkpoint.weights_bytes,
+                       "full_bytes": estimate.checkpoint.full_bytes},
+        "entries": entries(estimate),
+        "advice": [{"settings": a.change.settings, "costs": list(a.change.costs),
+                    "saved_bytes": a.saved_bytes,
+                    "device_used_bytes": a.estimate.memory.device_used_bytes,
+                    "headroom_bytes": a.estimate.memory.headroom_bytes} for a in advice],
+        "assumptions": list(estimate.assumptions),
+        "warnings": list(estimate.warnings)}
+
+
+def memory(estimate: Estimate) -> dict[str, Any]:
+    """One row per pipeline stage; the terms of a row add up to its peak_allocated_bytes."""
+    m = estimate.memory
+    stage = {"stage": m.stage, **{f"{name}_bytes": value for name, value in m.category_bytes.items()},
+             "rounding_bytes": m.rounding_bytes,
+             "peak_requested_bytes": m.peak_requested_bytes,
+             "peak_allocated_bytes": m.peak_allocated_bytes,
+             "peak_reserved_bytes": m.peak_reserved_bytes, "peak_instant": m.peak_instant}
+    return {"by_stage": [stage], "worst_stage": m.stage, "context_bytes": m.context_bytes,
+            "nccl_bytes": m.nccl_bytes, "device_used_bytes": m.device_used_bytes,
+            "capacity_bytes": m.capacity_bytes, "headroom_bytes": m.headroom_bytes,
+            "fits": m.fits, "num_alloc_retries": m.num_alloc_retries, "host_bytes": None}
+
+
+def entries(estimate: Estimate) -> list[dict[str, Any]]:
+    """What is live at the peak instant, kind by kind; with rounding they add up to the allocated peak."""
+    instant = estimate.memory.peak_instant
+    rows = [{"name": e.name, "category": e.category, "instant": instant, "count": e.count,
+             "bytes": int(e.nbytes), "flops": None, "equation": e.equation, "detail": e.detail}
+            for e in (*estimate.states, *estimate.live)]
+    rows.append({"name": "allocator rounding and unsplit tails", "category": "buffers",
+                 "instant": instant, "count": 1, "bytes": estimate.memory.rounding_bytes, "flops": None,
+                 "equation": "A1", "detail": "requests rounded up to 512 bytes; tails that are not split"})
+    return rows
+
+
+def at_peak_seconds(estimate: Estimate) -> float | None:
+    """Seconds of a step if every GPU ran at its dense peak: a bound, no forecast."""
+    flops = estimate.flops
+    if flops.peak_flops_per_second is None:
+        return None
+    return flops.hardware_flops_per_step / (flops.peak_flops_per_second * estimate.run.cluster.gpus)

@@ -1,0 +1,108 @@
+"""The estimate as text: what is where, when the peak is, and whether it fits."""
+from __future__ import annotations
+
+from ..advice import Advice
+from ..config.training import EveryK
+from ..estimate import CATEGORIES, Estimate
+from ..units import count, gib, gib_cell, scaled
+from .estimate_json import at_peak_seconds
+
+BAR_WIDTH = 30
+
+
+def estimate_table(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> str:
+    """Heading, ledger, verdict, FLOPs, and advice where it does not fit."""
+    blocks = [heading(estimate), ledger(estimate), verdict(estimate), compute(estimate)]
+    if not estimate.memory.fits:
+        blocks.append(advice_table(advice))
+    return "\n\n".join(blocks)
+
+
+def heading(estimate: Estimate) -> str:
+    """The run in three lines."""
+    run = estimate.run
+    training, parallel = run.training, run.parallel
+    recompute = training.recompute
+    policy = f"every {recompute.every}" if isinstance(recompute, EveryK) else recompute
+    gpus = f"{run.cluster.gpus} x {run.cluster.gpu.name}"
+    return "\n".join((
+        f"{run.name}: {count(estimate.parameters)} parameters ({estimate.parameters:,})",
+        f"{training.precision}, {training.optimizer} ({training.optimizer_implementation}), "
+        f"attention {training.attention}, recompute {policy}, loss {training.loss}",
+        f"{gpus}, dp {parallel.dp}, ZeRO stage {parallel.zero_stage}; micro-batch "
+        f"{training.micro_batch_size} x {training.seq_len:,} tokens, global batch "
+        f"{training.global_batch_size} sequences ({run.num_microbatches} micro-batches)"))
+
+
+def ledger(estimate: Estimate) -> str:
+    """Bytes per category at the peak, then what PyTorch and the GPU add, with a bar against the capacity."""
+    from tabulate import tabulate
+
+    m = estimate.memory
+    rows = [[name, gib_cell(m.category_bytes[name]), share(m.category_bytes[name], m.peak_allocated_bytes),
+             bar(m.category_bytes[name], m.capacity_bytes)] for name in CATEGORIES]
+    rows.append(["peak allocated", gib_cell(m.peak_allocated_bytes), "100.0 %",
+                 bar(m.peak_allocated_bytes, m.capacity_bytes)])
+    if m.peak_reserved_bytes is not None:
+        rows.append(["cached, fragmented", gib_cell(m.peak_reserved_bytes - m.peak_allocated_bytes), "", ""])
+        rows.append(["peak reserved", gib_cell(m.peak_reserved_bytes), "",
+                     bar(m.peak_reserved_bytes, m.capacity_bytes)])
+    rows.append(["CUDA context", "?" if m.context_bytes is None else gib_cell(m.context_bytes), "", ""])
+    if m.nccl_bytes != 0:
+        rows.append(["NCCL", "?" if m.nccl_bytes is None else gib_cell(m.nccl_bytes), "", ""])
+    rows.append(["capacity", gib_cell(m.capacity_bytes), "", bar(m.capacity_bytes, m.capacity_bytes)])
+    headers = ["per GPU", "GiB", "share", f"of {gib(m.capacity_bytes)}"]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+
+
+def share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def bar(nbytes: int, capacity: int) -> str:
+    """Full width is the capacity; what is beyond it is marked with >."""
+    cells = round(BAR_WIDTH * nbytes / capacity)
+    return "#" * min(cells, BAR_WIDTH) + (">" if cells > BAR_WIDTH else "")
+
+
+def verdict(estimate: Estimate) -> str:
+    """Peak instant, and fits or does not fit, with the bytes."""
+    m = estimate.memory
+    if m.fits:
+        left = f"fits: {gib(m.headroom_bytes)} of {gib(m.capacity_bytes)} left"
+    else:
+        left = f"does not fit: {gib(-m.headroom_bytes)} more than {gib(m.capacity_bytes)}"
+    return f"peak at: {m.peak_instant}\n{left}"
+
+
+def compute(estimate: Estimate) -> str:
+    """FLOPs, the step at the GPUs' dense peak, and checkpoint sizes."""
+    flops, run = estimate.flops, estimate.run
+    seconds = at_peak_seconds(estimate)
+    lines = [
+        f"model FLOPs ({flops.convention}): {scaled(flops.model_flops_per_token, 'FLOP')} per token, "
+        f"{scaled(flops.model_flops_per_step, 'FLOP')} per step; hardware "
+        f"{scaled(flops.hardware_flops_per_step, 'FLOP')} per step"]
+    if seconds is None:
+        lines.append(f"dense {flops.dtype} peak of {run.cluster.gpu.name} is not known")
+    else:
+        lines.append(f"at the dense {flops.dtype} peak a step takes {seconds:.3g} s "
+                     "(a bound; step time is not modelled yet)")
+    checkpoint = estimate.checkpoint
+    lines.append(f"checkpoint: weights {gib(checkpoint.weights_bytes)}, with optimizer states "
+                 f"{gib(checkpoint.full_bytes)}")
+    return "\n".join(lines)
+
+
+def advice_table(advice: tuple[Advice, ...]) -> str:
+    """The changes that make it fit, cheapest first."""
+    from tabulate import tabulate
+
+    if not advice:
+        return "no combination of up to three changes makes it fit (tried: stage, recompute, micro-batch, " \
+               "precision, optimizer, loss, attention, up to 8 times the GPUs)"
+    rows = [[a.change.text, gib_cell(a.saved_bytes), gib_cell(a.estimate.memory.headroom_bytes),
+             "; ".join(a.change.costs)] for a in advice]
+    table = tabulate(rows, ["what would make it fit", "saves GiB", "leaves GiB", "costs"],
+                     disable_numparse=True, colalign=("left", "right", "right", "left"))
+    return str(table)
