@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from recorded_traces import RecordedDevice, Trace, allocator_before, read_trace
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "ground-truth" / "allocator-traces"

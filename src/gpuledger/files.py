@@ -16,10 +16,11 @@ def write_whole(path: str | Path, data: bytes | str) -> Path:
     """
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
+    unwritable = f"cannot write {path}"
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", "name a writable folder") from error
+        raise InputError(f"{unwritable}: {error.strerror}", "name a writable folder") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -27,7 +28,7 @@ def write_whole(path: str | Path, data: bytes | str) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         os.unlink(temporary)
-        raise InputError(f"cannot write {path}: {error.strerror}", "name a writable file") from error
+        raise InputError(f"{unwritable}: {error.strerror}", "name a writable file") from error
     return path
 
 

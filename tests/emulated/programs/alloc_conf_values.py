@@ -1,4 +1,4 @@
-"""What PyTorch makes of `PYTORCH_CUDA_ALLOC_CONF` strings (a JSON list, the argument): one JSON line."""
+"""What PyTorch makes of `PYTORCH_CUDA_ALLOC_CONF` strings (the argument, a JSON list)."""
 from __future__ import annotations
 
 import json
