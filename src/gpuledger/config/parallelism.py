@@ -34,8 +34,10 @@ class Parallelism(Record):
     sequence_parallel: bool = Field(
         default=False, description="norms and residual stream are split over tp along the sequence"
     )
-    zero_stage: Literal[0, 1, 2, 3] = Field(
+    zero_stage: int = Field(
         default=0,
+        ge=0,
+        le=3,
         description="what dp divides: 1 optimizer states, 2 and gradients, 3 and parameters",
     )
     framework: Framework | None = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -42,23 +42,21 @@ def validated(kind: type[R], values: object, where: str = "") -> R:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise InputError.of(problems_of(error, kind, where)) from None
+        raise all_of(problems_of(error, kind, where)) from None
 
 
 def problems_of(error: ValidationError, kind: type[Record], where: str = "") -> list[Problem]:
-    """pydantic's error as problems: every one of them, up to MAX_PROBLEMS."""
-    found: list[Problem] = []
-    details = error.errors(include_url=False)
-    for detail in details[:MAX_PROBLEMS]:
-        found += _problems_of_detail(detail, kind, where)
-    if len(details) > MAX_PROBLEMS:
-        found.append(
-            Problem(
-                f"{len(details) - MAX_PROBLEMS} more problems of this kind",
-                "put the first ones right",
-            )
-        )
-    return found
+    """pydantic's error as problems, enough of them to know whether there are too many to say."""
+    details = error.errors(include_url=False)[: MAX_PROBLEMS + 1]
+    return [problem for detail in details for problem in _problems_of_detail(detail, kind, where)]
+
+
+def all_of(problems: Sequence[Problem]) -> InputError:
+    """One error for all problems, or for the first MAX_PROBLEMS and that there are more."""
+    if len(problems) <= MAX_PROBLEMS:
+        return InputError.of(problems)
+    more = Problem(f"more than {MAX_PROBLEMS} problems", "put the first ones right, then ask again")
+    return InputError.of([*problems[:MAX_PROBLEMS], more])
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
@@ -180,11 +178,16 @@ def _records_in(annotation: Any) -> Iterator[type[Record]]:
 
 
 def _choices(field: FieldInfo | None) -> list[str]:
+    """The words that a field takes, and the mapping beside them if it takes one too."""
+
     def literals(annotation: Any) -> Iterator[str]:
         if get_origin(annotation) is Literal:
             yield from (str(value) for value in get_args(annotation))
+        elif isinstance(annotation, type) and issubclass(annotation, Record):
+            yield "{" + ", ".join(f"{name}: ..." for name in annotation.model_fields) + "}"
         elif get_origin(annotation) in (Annotated, Union, UnionType):
             for argument in get_args(annotation):
                 yield from literals(argument)
 
-    return list(literals(field.annotation)) if field else []
+    one_record = isinstance(getattr(field, "annotation", None), type)
+    return [] if field is None or one_record else list(literals(field.annotation))

@@ -10,7 +10,7 @@ from ..errors import GpuledgerError, InputError, Problem
 from .assumptions import complete_cluster, complete_parallel, complete_training
 from .model import Model
 from .options import PARTS, RunOptions, assign
-from .problems import MAX_PROBLEMS, shown, suggestion, validated
+from .problems import MAX_PROBLEMS, all_of, shown, suggestion, validated
 from .reading import Values
 from .record import Record
 from .run import Run
@@ -112,7 +112,8 @@ class _Draft:
 
     def run(self, model: Record | None) -> Run:
         """The run of all parts. Raises InputError with everything that was found."""
-        for key in [key for key in self.keys if key not in TOP_LEVEL]:
+        unknown = [key for key in self.keys if key not in TOP_LEVEL]
+        for key in unknown[: MAX_PROBLEMS + 1]:
             self.problems.append(
                 Problem(
                     f"unknown key {shown(key)[1:-1]}", suggestion(key, TOP_LEVEL, "keys of a run")
@@ -120,6 +121,6 @@ class _Draft:
             )
         parts = {name: self.record(name) for name in PARTS if name != "model"}
         if self.problems:
-            raise InputError.of(self.problems[:MAX_PROBLEMS])
+            raise all_of(self.problems)
         name = self.keys.get("name", getattr(model, "name", "run"))
         return validated(Run, {"name": name, "model": model, **parts})
