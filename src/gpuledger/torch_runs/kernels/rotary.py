@@ -1,0 +1,65 @@
+"""Rotary position embedding, out of place or in place. Backward rotates by minus the angle. [K9]"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import register_autograd, register_fake
+
+
+def rotary(ops: Any, x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool = False) -> Tensor:
+    """x rotated, in a new tensor. x: [batch, seq, heads, head_dim], any strides but the last.
+
+    cosine, sine: [>= seq, pairs] float32 (float64 for float64), 2 * pairs <= head_dim; dims beyond
+    2 * pairs pass through. Pairs are (i, i + pairs), or (2i, 2i + 1) if interleaved.
+    """
+    y: Tensor = ops.rotary(x, cosine, sine, interleaved, False)
+    return y
+
+
+def rotary_in_place(ops: Any, x: Tensor, cosine: Tensor, sine: Tensor,
+                    interleaved: bool = False) -> Tensor:
+    """x itself, rotated. Autograd treats it as any in-place operation: no leaf that needs a gradient,
+    and a view of another tensor costs a copy of its gradient in backward."""
+    y: Tensor = _RotaryInPlace.apply(x, cosine, sine, ops, interleaved)
+    return y
+
+
+class _RotaryInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor, ops: Any,
+                interleaved: bool) -> Tensor:
+        ops.rotary_(x, cosine, sine, interleaved, False)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(cosine, sine)
+        ctx.ops, ctx.interleaved = ops, interleaved
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        # Out of place: the incoming gradient may belong to somebody else too.
+        return ctx.ops.rotary(dy, *ctx.saved_tensors, ctx.interleaved, True), None, None, None, None
+
+
+def register(namespace: str) -> None:
+    """Shape and gradient rules."""
+    ops = getattr(torch.ops, namespace)
+
+    @register_fake(f"{namespace}::rotary")
+    def _(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool, conjugate: bool) -> Tensor:
+        return torch.empty_like(x if x.stride(-1) == 1 else x.contiguous())
+
+    @register_fake(f"{namespace}::rotary_")
+    def _(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool, conjugate: bool) -> None:
+        return None
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, cosine, sine, ctx.interleaved, ctx.conjugate = inputs
+        ctx.save_for_backward(cosine, sine)
+
+    def gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        dx = ops.rotary(dy, *ctx.saved_tensors, ctx.interleaved, not ctx.conjugate)
+        return dx, None, None, None, None
+
+    register_autograd(f"{namespace}::rotary", gradients, setup_context=keep)
