@@ -197,6 +197,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "set an alias": (*MODEL_ON_H100, "--set", "loss=*x"),
     "tp beyond the GPUs": (*MODEL_ON_H100, "--tp", "16"),
     "pp of zero": (*MODEL_ON_H100, "--pp", "0"),
+    "an option without number": (*MODEL_ON_H100[:-1], "eight"),
+    "an option without value": (*MODEL_ON_H100, "--zero"),
+    "an unknown option": (*MODEL_ON_H100, "--hbm", "80"),
+    "two runs": ("gpt2", *MODEL_ON_H100),
+    "no run": (),
 }
 
 

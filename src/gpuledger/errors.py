@@ -3,6 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class GpuledgerError(Exception):
         super().__init__(message)
 
     @classmethod
-    def of(cls, problems: Iterable[Problem]) -> GpuledgerError:
+    def of(cls, problems: Iterable[Problem]) -> Self:
         """One error for all of these problems (at least one)."""
         first, *others = problems
         error = cls(first.message, first.hint)
