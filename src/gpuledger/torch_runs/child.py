@@ -17,7 +17,7 @@ from gpuledger.config.cluster import Gpu
 from gpuledger.config.run import Run
 from gpuledger.errors import GpuledgerError, InputError
 
-from .emulated_gpu import EmulatedDevice, emulated_environment
+from .emulated_gpu import device_from_gpu, emulated_environment
 
 MODULE = "gpuledger.torch_runs.measure"
 BAD_INPUT = 2                               # exit status of a child that refuses its input
@@ -26,7 +26,7 @@ SHOWN_LINES = 12                            # of a crashed child's stderr
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure besides the counters of two steps."""
+    """What to measure besides the counters of the first steps."""
 
     account: bool = True
     stream: bool = False
@@ -60,20 +60,8 @@ def measure_real(run: Run, options: Options) -> dict[str, Any]:
 
 
 def environment_of(gpu: Gpu) -> dict[str, str]:
-    """The environment of a process that sees one emulated GPU of this kind.
-
-    Raises InputError for a GPU that is not NVIDIA's or of which too little is known. A context of
-    unknown size counts as none: it lies outside the allocator, so only the moment of an OOM
-    depends on it.
-    """
-    capability, num_sms = gpu.compute_capability, gpu.num_sms
-    if gpu.vendor != "nvidia" or capability is None or num_sms is None:
-        raise InputError(
-            f"{gpu.name} cannot be emulated: it is not NVIDIA's, or its capability or number of "
-            "SMs is not known", "name another GPU, for example --gpu h100-80gb-sxm")
-    context_bytes = gpu.context_bytes or 0
-    return emulated_environment(
-        EmulatedDevice(gpu.full_name, capability, num_sms, gpu.capacity_bytes, context_bytes))
+    """The environment of a process that sees one emulated GPU of this kind."""
+    return emulated_environment(device_from_gpu(gpu))
 
 
 def require_torch(command: str) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpuledger.memory.instants import rounding_of
+
 from .optimizers import optimizer_tensors
 from .saved import SavedNotes, allocations_so_far, noting_saved
 from .step import Trainer
@@ -29,13 +31,14 @@ OWNERS = (
 class Account:
     """Requested bytes by owner at one instant, and what they take of the allocator.
 
-    The owners' bytes plus rounding_bytes are allocated_bytes. At the peak, which lies inside a
-    phase, only requested bytes are known.
+    At a boundary the owners' bytes plus rounding_bytes, which has unsplit tails in it, are
+    allocated_bytes. At the peak, which lies inside a phase, rounding_bytes is rounding up to 512
+    bytes alone, and allocated_bytes is not known.
     """
 
     instant: str
     owned_bytes: dict[str, int]
-    rounding_bytes: int | None
+    rounding_bytes: int
     allocated_bytes: int | None
 
     @property
@@ -135,19 +138,22 @@ class RecordedStep:
     def at_peak(self) -> Account:
         """The first highest sum of requested bytes, in the phase in which it lies."""
         owned = dict.fromkeys(OWNERS, 0)
+        rounding = rounding_at_highest = allocations = allocations_at_highest = highest = 0
         for address, block in self.start.blocks.items():
             owned[self.start.owners.get(address, "workspaces")] += block.requested_bytes
-        highest, at_highest, allocations, live = 0, owned, 0, sum(owned.values())
-        allocations_at_highest = 0
+            rounding += rounding_of(block.requested_bytes)
+        at_highest, live = owned, sum(owned.values())
         for move in self.trace.moves:
             allocations += move.sign > 0
             owner = (self.start.owners.get(move.address, "workspaces") if move.number is None
                      else self.owners.get(move.number, "temporaries"))
             owned[owner] += move.sign * move.nbytes
             live += move.sign * move.nbytes
+            rounding += move.sign * rounding_of(move.nbytes)
             if live > highest:
-                highest, at_highest, allocations_at_highest = live, dict(owned), allocations
-        return Account(self.phase(allocations_at_highest), at_highest, None, None)
+                highest, allocations_at_highest = live, allocations
+                at_highest, rounding_at_highest = dict(owned), rounding
+        return Account(self.phase(allocations_at_highest), at_highest, rounding_at_highest, None)
 
     def phase(self, allocations: int) -> str:
         """The boundary that ends the phase of this allocation of the step."""

@@ -39,7 +39,7 @@ def failures(seed: int) -> Iterator[str]:
 def failed_sums(account: StepAccount, counted: list[Boundary]) -> Iterator[str]:
     """Owners and rounding are what memory_stats says, in this step and in the one before."""
     for seen, before in zip(account.boundaries, counted, strict=True):
-        total = seen.requested_bytes + (seen.rounding_bytes or 0)
+        total = seen.requested_bytes + seen.rounding_bytes
         if total != seen.allocated_bytes:
             yield f"{seen.instant}: owners {total}, allocated {seen.allocated_bytes}"
         if seen.requested_bytes != before.current["requested_bytes"]:
