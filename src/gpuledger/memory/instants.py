@@ -22,10 +22,11 @@ from .ledger import CATEGORIES, Event
 from .states import BLOCK_BYTES
 from .step import StepRunner, whole_run
 
-STEPS = 3                                   # the third repeats the second, and the cache has
-settled PHASES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer",
-          "zero grad": "zero grad"}         # a timeline's marks, as the boundary that ends the
-          phase
+STEPS = 3  # the third repeats the second, and the cache has settled
+# A timeline's marks, as the boundary that ends the phase.
+PHASES = {
+    "forward": "forward", "backward": "backward", "optimizer step": "optimizer",
+    "zero grad": "zero grad"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def rounding_of(nbytes: int) -> int:
 def account_of_run(
     run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS
 ) -> StepAccount:
-    """Walks STEPS whole steps of all layers from an empty allocator; the account is that of the last."""
+    """Walks STEPS whole steps of all layers from an empty allocator; the last is accounted for."""
     runner = whole_run(run, build(run.model, run.training, device), STEPS)
     walk = LastStep(runner, run.num_microbatches)
     boundaries = tuple(walk.at(phase, end) for phase, _, end in walk.phases)

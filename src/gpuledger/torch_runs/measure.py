@@ -28,8 +28,8 @@ from .step import MODEL_CREATED, Trainer
 from .stream import record_stream_of_step
 
 SCHEMA_VERSION = 1
-COUNTED_STEPS = 3                           # first: states; second: the cache settles; third:
-steady LARGEST_BLOCKS = 10
+COUNTED_STEPS = 3  # the first makes optimizer states, the second settles the cache
+LARGEST_BLOCKS = 10
 
 
 def measure(run: Run, options: Options) -> dict[str, Any]:

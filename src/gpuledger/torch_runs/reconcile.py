@@ -1,4 +1,4 @@
-"""An estimate and a measurement of the same run, laid side by side: owner by owner, instant by instant.
+"""An estimate and a measurement of one run side by side: by owner, instant by instant.
 
 Imports no torch: a measurement is the report that the measuring process wrote.
 """
@@ -38,13 +38,14 @@ class Row:
     def difference_percent(self) -> float | None:
         """Of the measured bytes; None where nothing was measured."""
         difference = self.difference_bytes
-        return 100 * difference / self.measured_bytes if difference and self.measured_bytes else (
-            0.0 if difference == 0 else None)
+        if difference is None or not self.measured_bytes:
+            return 0.0 if difference == 0 else None
+        return 100 * difference / self.measured_bytes
 
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All rows: the boundaries of a steady step, its peak, and the bridge from requested to device."""
+    """The boundaries of a steady step, its peak, and the bridge from requested to device."""
 
     estimated: StepAccount
     measured: StepAccount
@@ -72,7 +73,7 @@ def reconcile(run: Run, report: dict[str, Any]) -> Reconciliation:
 
 
 def with_outside(account: StepAccount, run: Run) -> StepAccount:
-    """The CUDA context of the GPU's record, where it is known, is outside of PyTorch's allocator."""
+    """The CUDA context of the GPU's record, if known, lies outside of PyTorch's allocator."""
     bridge = Bridge(account.bridge.requested_bytes, account.bridge.rounding_bytes,
                     account.bridge.tails_bytes, account.bridge.cached_bytes,
                     run.cluster.gpu.context_bytes)
@@ -131,6 +132,7 @@ def bridge_rows(mine: Bridge, theirs: Bridge) -> Iterator[Row]:
 
 def bridge_values(bridge: Bridge) -> tuple[int | None, ...]:
     """In the order of BRIDGE."""
-    return (bridge.requested_bytes, bridge.rounding_bytes, bridge.tails_bytes, bridge.allocated_bytes,
-            bridge.cached_bytes, bridge.reserved_bytes, bridge.outside_bytes,
-            bridge.device_used_bytes)
+    return (
+        bridge.requested_bytes, bridge.rounding_bytes, bridge.tails_bytes,
+        bridge.allocated_bytes, bridge.cached_bytes, bridge.reserved_bytes,
+        bridge.outside_bytes, bridge.device_used_bytes)
