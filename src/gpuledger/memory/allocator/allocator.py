@@ -71,17 +71,7 @@ class CachingAllocator:
         if self._collects_garbage:
             pool.searches += 1
         block = free_list.take(size) or self._miss(free_list, size, label)
-        was_split = block.previous is not None or block.next is not None
-        rest = block.size - size
-        if rest >= pool.min_rest_bytes and size < pool.split_below_bytes:
-            free_list.add(block.cut(size))
-            if block.segment is None:
-                if was_split:
-                    heap.count_splits(pool, 0, -size)
-                else:
-                    heap.count_splits(pool, 1, rest)
-        elif was_split and block.segment is None:
-            heap.count_splits(pool, -1, -block.size)
+        self._split(block, size)
         block.in_use = True
         block.requested_bytes = nbytes
         block.label = label
@@ -156,6 +146,20 @@ class CachingAllocator:
         self.heap.history = []
         return self.heap.history
 
+    def _split(self, block: Block, size: int) -> None:
+        """Keep `size` bytes of a block that left its free list; file the rest if it is worth it."""
+        free_list, was_split = block.free_list, block.is_split
+        pool, rest = free_list.pool, block.size - size
+        cut = rest >= pool.min_rest_bytes and size < pool.split_below_bytes
+        if cut:
+            free_list.add(block.cut(size))
+        if block.segment is not None:           # PyTorch does not count those of expandable ones
+            return
+        if cut:
+            self.heap.count_splits(pool, *((0, -size) if was_split else (1, rest)))
+        elif was_split:
+            self.heap.count_splits(pool, -1, -block.size)
+
     def _file(self, block: Block) -> None:
         """Merge a block with its free neighbours and put the result into the free list."""
         heap, free_list = self.heap, block.free_list
@@ -163,24 +167,23 @@ class CachingAllocator:
             heap.record("free_completed", block, block.requested_bytes, block.label)
         block.in_use = False
         merged = merged_bytes = 0
-        following = block.next
+        following, before = block.next, block.previous
         if following is not None and not following.in_use and following.mapped:
             free_list.remove(following)
             merged, merged_bytes = 1, following.size
             block.absorb_next()
-        before = block.previous
         if before is not None and not before.in_use and before.mapped:
             free_list.remove(before)
-            merged += 1
-            merged_bytes += before.size
+            merged, merged_bytes = merged + 1, merged_bytes + before.size
             before.absorb_next()
             block = before
         free_list.add(block)
-        if block.segment is None and (merged or block.is_split):
-            if block.is_split:
-                heap.count_splits(free_list.pool, 1 - merged, block.size - merged_bytes)
-            else:
-                heap.count_splits(free_list.pool, -merged, -merged_bytes)
+        if block.segment is not None:
+            return
+        if block.is_split:
+            heap.count_splits(free_list.pool, 1 - merged, block.size - merged_bytes)
+        elif merged:
+            heap.count_splits(free_list.pool, -merged, -merged_bytes)
 
     def _miss(self, free_list: FreeList, size: int, label: str) -> Block:
         """A block that the device must provide, after releasing what is needed to get it."""

@@ -28,7 +28,8 @@ class Level:
         self.current += amount
         if amount > 0:
             self.increases += amount
-            self.peak = max(self.peak, self.current)
+            if self.current > self.peak:
+                self.peak = self.current
 
     def reset_peak(self) -> None:
         """Forget earlier values."""
