@@ -10,6 +10,7 @@ from gpuledger.memory.allocator import (
     OutOfMemory,
     replay,
 )
+from gpuledger.memory.allocator.events import StreamTable
 from gpuledger.memory.allocator.oom import size_text
 from gpuledger.memory.allocator.sizes import MIB, block_bytes, segment_bytes
 
@@ -238,8 +239,8 @@ def test_the_fraction_limits_what_is_reserved() -> None:
 
 def test_garbage_collection_releases_blocks_of_at_least_average_age() -> None:
     settings = AllocatorSettings(
-        per_process_memory_fraction=1.0, garbage_collection_threshold=0.5)
-    allocator = CachingAllocator(settings, total_bytes=1000 * MIB)
+        per_process_memory_fraction=0.5, garbage_collection_threshold=0.5)
+    allocator = CachingAllocator(settings, total_bytes=2000 * MIB)
     old = allocator.allocate(200 * MIB)                 # search 1
     young = allocator.allocate(300 * MIB)               # search 2
     allocator.free(old)                                 # filed at 2
@@ -252,6 +253,29 @@ def test_garbage_collection_releases_blocks_of_at_least_average_age() -> None:
     assert stat(allocator, "reserved_bytes.all.current") == 400 * MIB
     assert stat(allocator, "num_device_free") == 3
     assert stat(allocator, "num_sync_all_streams") == 0
+
+
+def test_without_a_limit_garbage_is_not_collected() -> None:
+    """A fraction of 1.0 is no limit: the cache is emptied only when the device is full."""
+    settings = AllocatorSettings(
+        per_process_memory_fraction=1.0, garbage_collection_threshold=0.5)
+    allocator = CachingAllocator(settings, total_bytes=1000 * MIB)
+    kept = allocator.allocate(500 * MIB)
+    allocator.free(allocator.allocate(300 * MIB))
+    allocator.allocate(400 * MIB)
+    assert stat(allocator, "num_alloc_retries") == 1
+    allocator.free(kept)
+
+
+def test_streams_are_looked_at_in_the_order_of_pytorchs_hash_table() -> None:
+    """Slots of a stream: the top bits of (2^56 + id) x 11400714819323198485 mod 2^64."""
+    table = StreamTable()
+    order = []
+    for stream in (0, 3, 35, 67, 99, 3):
+        table.add(stream)
+        order.append(list(table))
+    assert order == [
+        [0], [0, 3], [0, 35, 3], [0, 67, 35, 3], [0, 99, 67, 35, 3], [0, 99, 67, 35, 3]]
 
 
 def test_expandable_segments_map_pages_as_needed() -> None:

@@ -52,10 +52,6 @@ def test_divisions(text: str, divisions: list[int]) -> None:
     assert list(settings.roundup_power2_divisions) == divisions
 
 
-def test_a_fraction_of_one_in_the_string_is_no_limit() -> None:
-    assert parse_alloc_conf("per_process_memory_fraction:1.0") == AllocatorSettings()
-
-
 @pytest.mark.parametrize("text", STRINGS["accepted"])
 def test_accepted(text: str) -> None:
     settings = parse_alloc_conf(text)
@@ -113,7 +109,7 @@ def test_environment_variables() -> None:
     large_segment_size_bytes=st.integers(6, 20).map(lambda n: n * 2 * MIB),
     roundup_power2_divisions=st.tuples(*[st.sampled_from([0, 1, 2, 4, 8])] * 16),
     garbage_collection_threshold=st.floats(0, 1, exclude_max=True),
-    per_process_memory_fraction=st.none() | st.floats(0, 1, exclude_max=True),
+    per_process_memory_fraction=st.floats(0, 1),
 ))
 def test_settings_written_as_text_are_read_back(settings: AllocatorSettings) -> None:
     assert parse_alloc_conf(alloc_conf_text(settings)) == settings

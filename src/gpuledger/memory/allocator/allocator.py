@@ -49,8 +49,8 @@ class CachingAllocator:
         self._divisions = settings.roundup_power2_divisions
         self._rounds_to_512 = self._divisions == NO_DIVISIONS
         self._max_split_bytes = settings.max_split_size_bytes
-        fraction_set = settings.per_process_memory_fraction is not None
-        self._collects_garbage = fraction_set and settings.garbage_collection_threshold > 0
+        limited = self.heap.allowed_bytes is not None
+        self._collects_garbage = limited and settings.garbage_collection_threshold > 0
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of at least `nbytes` >= 1 bytes on `stream`; `label` names it in the history.

@@ -77,7 +77,7 @@ def alloc_conf_text(settings: AllocatorSettings) -> str:
         options.append(f"roundup_power2_divisions:[{table}]")
     if settings.garbage_collection_threshold:
         options.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold!r}")
-    if settings.per_process_memory_fraction not in (None, 1.0):
+    if settings.per_process_memory_fraction != 1.0:
         options.append(f"per_process_memory_fraction:{settings.per_process_memory_fraction!r}")
     return ",".join(options)
 
@@ -151,9 +151,7 @@ def _threshold(tokens: _Tokens, key: str, position: int) -> _Parsed:
 
 
 def _fraction(tokens: _Tokens, key: str, position: int) -> _Parsed:
-    """1.0 in the string leaves the fraction unset, unlike 1.0 through torch.cuda (measured)."""
-    value = tokens.real(position)
-    return "per_process_memory_fraction", None if value == 1.0 else value, position
+    return "per_process_memory_fraction", tokens.real(position), position
 
 
 def _divisions(tokens: _Tokens, key: str, position: int) -> _Parsed:

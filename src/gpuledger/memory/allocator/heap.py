@@ -48,9 +48,9 @@ class Heap:
 
     @property
     def allowed_bytes(self) -> int | None:
-        """The limit set by the per-process fraction, or None. [A7]"""
+        """The limit of the per-process fraction, of which 1.0 is none (measured). [A7]"""
         fraction = self.settings.per_process_memory_fraction
-        return None if fraction is None else int(fraction * self.device.total_bytes)
+        return None if fraction == 1.0 else int(fraction * self.device.total_bytes)
 
     def reserve(self, pool: Pool, nbytes: int) -> None:
         """Count memory that the device gave (or, negative, took back)."""

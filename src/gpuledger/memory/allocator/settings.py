@@ -23,7 +23,7 @@ class AllocatorSettings:
 
     max_non_split_rounding_bytes: None means large_segment_size_bytes.
     roundup_power2_divisions: one number for each of the 16 intervals from 1 MiB to 32 GiB.
-    per_process_memory_fraction: also `torch.cuda.set_per_process_memory_fraction`; None: not set.
+    per_process_memory_fraction: also `torch.cuda.set_per_process_memory_fraction`; 1.0: no limit.
     Raises InputError where PyTorch refuses the value.
     Ref: https://docs.pytorch.org/docs/stable/notes/cuda.html (PYTORCH_CUDA_ALLOC_CONF).
     """
@@ -34,7 +34,7 @@ class AllocatorSettings:
     roundup_power2_divisions: tuple[int, ...] = NO_DIVISIONS
     garbage_collection_threshold: float = 0.0
     large_segment_size_bytes: int = LARGE_SEGMENT_BYTES
-    per_process_memory_fraction: float | None = None
+    per_process_memory_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_segments()
@@ -84,7 +84,7 @@ class AllocatorSettings:
                 "set it in (0.0, 1.0), or leave it out for no garbage collection",
             )
         fraction = self.per_process_memory_fraction
-        if fraction is not None and not 0.0 <= fraction <= 1.0:
+        if not 0.0 <= fraction <= 1.0:
             raise InputError(
                 f"per_process_memory_fraction = {fraction} is invalid", "set it in [0.0, 1.0]"
             )
