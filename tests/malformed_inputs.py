@@ -225,7 +225,8 @@ def _edited_runs(folder: Path) -> Iterator[tuple[str, list[str]]]:
         (WHOLE_NUMBERS, NOT_WHOLE), (WORDS, NOT_WORDS), (FRACTIONS, NOT_FRACTIONS),
         (FLAGS, {"text": "yes", "number": 1})) for key in keys for kind, value in values.items()}
     for name, edit in (edits | COMBINATIONS).items():
-        yield f"run {name}", [_written(folder / f"run-{name}.json", json.dumps(edited(RUN, edit)).encode())]
+        text = json.dumps(edited(RUN, edit))
+        yield f"run {name}", [_written(folder / f"run-{name}.json", text.encode())]
 
 
 def _configs(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -234,8 +235,9 @@ def _configs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for name, (base, edit) in CONFIG_EDITS.items():
         configs[name] = json.loads((HF / f"{base}.json").read_text()) | edit
     for name, config in configs.items():
-        yield f"config {name}", [_written(folder / f"config-{name}.json", json.dumps(config).encode()), *tail]
-    for path in sorted(HF.glob("other-*.json")) + [HF / "opt-350m.json"]:
+        path = folder / f"config-{name}.json"
+        yield f"config {name}", [_written(path, json.dumps(config).encode()), *tail]
+    for path in (*sorted(HF.glob("other-*.json")), HF / "opt-350m.json"):
         yield f"config {path.stem}", [str(path), *tail]
 
 

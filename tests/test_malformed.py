@@ -6,10 +6,10 @@ import sys
 import time
 
 import pytest
-from malformed_inputs import RUN, malformed_inputs
 
 from gpuledger.cli.main import status_of
 from gpuledger.config import resolve_run
+from malformed_inputs import RUN, malformed_inputs
 
 SECONDS = 1.0
 COLD = (

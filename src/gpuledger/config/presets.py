@@ -1,7 +1,7 @@
 """Where the presets are and how a name finds one.
 
-Names are compared without case, spaces and the marks - _ . so `GPT2_XL` finds gpt2-xl. Short names
-are listed in presets/aliases.yaml.
+Names are compared without case, spaces, - and _ so `GPT2_XL` finds gpt2-xl; a dot counts, because
+opt-1.3b is not opt-13b. Short names are listed in presets/aliases.yaml.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def aliases(kind: str) -> dict[str, str]:
 def preset_path(kind: str, name: str) -> Path | None:
     """The file of a preset, or None where no preset has this name."""
     folder = presets_folder() / kind
-    if name.replace("-", "").replace(".", "").isalnum() and (folder / f"{name}.yaml").is_file():
+    plain = name.replace("-", "").replace(".", "").isalnum() and name == name.lower()
+    if plain and (folder / f"{name}.yaml").is_file():
         return folder / f"{name}.yaml"
     wanted = simplified(name)
     for known in list_presets(kind):
@@ -77,4 +78,4 @@ def unknown_preset(kinds: list[str], name: str) -> InputError:
 
 def simplified(name: str) -> str:
     """A name as it is compared."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")

@@ -63,7 +63,16 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Names that a typing mistake may have meant, the most similar first."""
     from difflib import get_close_matches
 
-    return get_close_matches(word[:MAX_SHOWN], list(known), n=count, cutoff=0.6)
+    word = word[:MAX_SHOWN]
+    close = get_close_matches(word, list(known), n=2 * count, cutoff=0.6)
+    # Among the similar ones, whoever starts alike is meant more often.
+    return sorted(close, key=lambda name: -_same_start(word, name))[:count]
+
+
+def _same_start(one: str, other: str) -> int:
+    """Letters in which two words agree before they differ."""
+    pairs = list(zip(one, other, strict=False))
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
 
 
 def suggestion(word: str, known: Iterable[str], label: str) -> str:
