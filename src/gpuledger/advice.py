@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from .config.options import SHORT_OPTIONS
 from .config.problems import validated
 from .config.run import Run
 from .errors import GpuledgerError
@@ -14,6 +15,8 @@ from .memory.peak import StepPeak
 
 MAX_CHANGES = 3            # how many changes are combined at most
 WANTED = 3                 # how many answers are given
+MAX_WALKS = 150            # candidates whose peak is computed, so that the answer comes in a second or two
+UNKNOWN_CONTEXT_BYTES = 2**30      # headroom that an answer leaves where the context's size is not known
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,18 @@ class Change:
 
     @property
     def text(self) -> str:
-        return ", ".join(f"{key} = {value}" for key, value in self.settings.items())
+        return " ".join(option(key, value) for key, value in self.settings.items())
+
+
+def option(key: str, value: Any) -> str:
+    """The setting as the command line takes it."""
+    if isinstance(value, dict):
+        value = ":".join(str(part) for item in value.items() for part in item)
+    name = OPTION_NAMES.get(key)
+    return f"{name} {value}" if name else f"--set {key}={value}"
+
+
+OPTION_NAMES = {path: f"--{name.replace('_', '-')}" for name, path in SHORT_OPTIONS.items()}
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,7 @@ class StatesBytes:
 
     def __init__(self) -> None:
         self.known: dict[tuple[object, ...], int] = {}
+        self.walks = 0
 
     def of(self, run: Run) -> int:
         training, parallel = run.training, run.parallel
@@ -77,16 +92,24 @@ def _tried(base: Estimate, change: Change, states: StatesBytes) -> Advice | None
     """The estimate of the changed run if it fits, replayed; None if it does not or is refused."""
     try:
         run = changed(base.run, change.settings)
-        if states.of(run) > run.cluster.gpu.capacity_bytes:
+        if states.of(run) > run.cluster.gpu.capacity_bytes or states.walks >= MAX_WALKS:
             return None
-        if not estimate(run, convention=base.flops.convention).memory.fits:
+        states.walks += 1
+        if not fits_surely(estimate(run, convention=base.flops.convention)):
             return None
         after = estimate(run, convention=base.flops.convention, replay=True)
     except GpuledgerError:
         return None
-    if not after.memory.fits:
+    if not fits_surely(after):
         return None
     return Advice(change, after, base.memory.device_used_bytes - after.memory.device_used_bytes)
+
+
+def fits_surely(result: Estimate) -> bool:
+    """It fits, also with a CUDA context where that is not known."""
+    memory = result.memory
+    needed = UNKNOWN_CONTEXT_BYTES if memory.context_bytes is None else 0
+    return memory.fits and memory.headroom_bytes >= needed
 
 
 def merged(singles: list[Change], size: int) -> Iterator[Change]:
@@ -171,7 +194,7 @@ def _more_gpus(run: Run) -> Iterator[Change]:
     for factor in (2, 4, 8):
         gpus, dp = run.cluster.gpus * factor, run.parallel.dp * factor
         batch, micro = run.training.global_batch_size, run.training.micro_batch_size
-        settings: dict[str, Any] = {"cluster.gpus": gpus, "parallel.dp": dp}
+        settings: dict[str, Any] = {"cluster.gpus": gpus}
         costs = [f"{factor} times the GPUs"]
         if batch % (micro * dp):
             settings["training.global_batch_size"] = micro * dp
@@ -189,6 +212,8 @@ def changed(run: Run, settings: dict[str, Any]) -> Run:
     for path, value in settings.items():
         part, name = path.split(".")
         keys[part][name] = value
+    axes = keys["parallel"]
+    axes["dp"] = keys["cluster"]["gpus"] // (axes["tp"] * axes["pp"] * axes["cp"])
     training = keys["training"]
     if training["loss"] not in ("chunked", "fused_linear"):
         training.pop("loss_chunks", None)

@@ -144,9 +144,10 @@ class StepPeak:
             detail = f"{tuple(tensor.shape)} {tensor.dtype}"
             key = (memory.categories[number], tensor.name, detail, layer is not None)
             counts[key] += self.walk.stands_for(layer)
-            sizes[key] = memory.sizes[number], equations.get(tensor.storage, "")
+            equation = "G1" if key[0] == "gradients" else equations.get(tensor.storage, "G2")
+            sizes[key] = memory.sizes[number], equation
         return [Live(key[0], f"block: {key[1]}" if key[3] else key[1], count, count * sizes[key][0],
-                     sizes[key][1], key[2]) for key, count in counts.items()]
+                     sizes[key][1], f"{count} x {key[2]}") for key, count in counts.items()]
 
     def _instant(self, timeline: ZeroTimeline, position: int) -> str:
         """For example `backward, block 32 of 32: down`; blocks are counted from 1."""

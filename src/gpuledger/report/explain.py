@@ -14,8 +14,8 @@ def explain(estimate: Estimate) -> str:
     rows = sorted(entries(estimate), key=lambda row: -row["bytes"])
     table = tabulate(
         [[row["name"], row["category"], f"{row['bytes']:,}", gib(row["bytes"]),
-          f"{row['count']} x {row['detail']}", f"[{row['equation']}]"] for row in rows if row["bytes"]],
-        ["live at the peak", "category", "bytes", "", "count x what", "formula"],
+          row["detail"], f"[{row['equation']}]"] for row in rows if row["bytes"]],
+        ["live at the peak", "category", "bytes", "", "what", "formula"],
         disable_numparse=True, colalign=("left", "left", "right", "right", "left", "left"))
     total = sum(row["bytes"] for row in rows)
     named = dict.fromkeys(str(row["equation"]) for row in rows if row["equation"])
