@@ -10,7 +10,8 @@ Event = tuple[int, int, Size]       # +1 or -1, number of the allocation, bytes
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 ROLE_CATEGORY = {"parameter": "parameters", "gradient": "gradients", "scratch": "buffers",
-                 "activation": "activations", "weight_copy": "activations", "table": "buffers"}
+                 "activation": "activations", "weight_copy": "activations", "constant": "activations",
+                 "table": "buffers"}
 
 
 class Memory:
@@ -71,14 +72,14 @@ class Memory:
         if number is not None:
             self.drop(number)
 
-    def play(self, moves: Iterable[Move]) -> None:
-        """Run an operator's script; scratch of no bytes is not asked for."""
+    def play(self, moves: Iterable[Move], category: str | None = None) -> None:
+        """Run a script of moves; scratch of no bytes is not asked for."""
         for move in moves:
             tensor = move.tensor
             nbytes = tensor.nbytes
             if isinstance(nbytes, int) and nbytes == 0:
                 continue
             if move.sign > 0:
-                self.allocate(tensor)
+                self.allocate(tensor, category)
             else:
                 self.drop(self.current[tensor.storage])

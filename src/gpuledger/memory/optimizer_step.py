@@ -1,85 +1,58 @@
-"""The optimizer's step: states in the first one, temporaries in every one, and zero_grad."""
+"""The optimizer's step: states in the first one, temporaries in every one."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpuledger.config.training import Training
-from gpuledger.program.tensor import Tensor
+from gpuledger.program.device import Device
+from gpuledger.program.tensor import Move, Tensor
 
+from .adafactor import adafactor_foreach, adafactor_for_loop
+from .eight_bit import adamw_8bit
 from .ledger import Memory
-from .optimizer_states import optimizer_states
+from .muon import muon
+from .optimizer_states import muon_updates
+from .update_rules import Moves, Update, adam_for_loop, adam_foreach, in_place, lion
 
 
 class OptimizerStep:
     """Runs the optimizer on `memory`. weights: what it updates (masters or their shards), in order.
 
-    Nothing is known here about who computes the gradients; `gradients` are allocation numbers by weight.
+    Nothing is known here about who computes the gradients.
     """
 
-    def __init__(self, memory: Memory, weights: Sequence[Tensor], training: Training):
+    def __init__(self, memory: Memory, weights: Sequence[Tensor], training: Training, device: Device):
         self.memory = memory
         self.weights = weights
         self.training = training
+        self.device = device
 
-    def states(self) -> None:
-        """The first step makes every parameter's states before it updates any. """
-        for weight in self.weights:
-            for state in optimizer_states(weight, self.training):
-                self.memory.allocate(state, "optimizer")
-
-    def step(self) -> None:
-        """Temporaries of one update."""
-        TEMPORARIES[self.rule()](self)
-
-    def rule(self) -> str:
-        training = self.training
-        if training.optimizer in ("adam", "adamw"):
-            return f"adam {training.optimizer_implementation}"
-        return training.optimizer
-
-    def temporary(self, tensor: Tensor) -> int:
-        return self.memory.allocate(tensor, "optimizer")
+    def step(self, *, first: bool = False) -> None:
+        """One update: in the first one states are made, and stay."""
+        update = Update(self.weights, self.training, self.device, first)
+        self.memory.play(RULES[rule(self.training)](update), "optimizer")
 
 
-def no_temporaries(step: OptimizerStep) -> None:
-    """SGD in place, and fused kernels."""
+def rule(training: Training) -> str:
+    """The optimizer, and its implementation where they differ."""
+    name = "adam" if training.optimizer == "adamw" else training.optimizer
+    return f"{name} {training.optimizer_implementation}" if name in ("adam", "adafactor") else name
 
 
-def adam_foreach(step: OptimizerStep) -> None:
-    """sqrt(v) of all parameters lives at once. [O7] Ref: torch/optim/adam.py _multi_tensor_adam."""
-    roots = [step.temporary(weight.like("sqrt(v)")) for weight in step.weights]
-    step.memory.drop(*reversed(roots))
+def muon_and_adamw(update: Update) -> Iterator[Move]:
+    """Muon for the matrices of the blocks, then AdamW, parameter by parameter, for the rest."""
+    yield from muon(update.of([w for w in update.weights if muon_updates(w)]))
+    yield from adam_for_loop(update.of([w for w in update.weights if not muon_updates(w)]))
 
 
-def adam_for_loop(step: OptimizerStep) -> None:
-    """sqrt(v), then the denominator, which its variable keeps until the next parameter's is there. [O8]"""
-    denominator = None
-    for weight in step.weights:
-        root = step.temporary(weight.like("sqrt(v)"))
-        new = step.temporary(weight.like("denominator"))
-        step.memory.drop(root)
-        if denominator is not None:
-            step.memory.drop(denominator)
-        denominator = new
-    if denominator is not None:
-        step.memory.drop(denominator)
-
-
-def lion(step: OptimizerStep) -> None:
-    """The momentum's copy, and the direction beside it. [O9]"""
-    for weight in step.weights:
-        copy = step.temporary(weight.like("momentum copy"))
-        direction = step.temporary(weight.like("direction"))
-        step.memory.drop(copy, direction)
-
-
-TEMPORARIES = {
-    "sgd": no_temporaries,
-    "adam fused": no_temporaries,
+RULES: dict[str, Callable[[Update], Moves]] = {
+    "sgd": in_place,
+    "adam fused": in_place,
     "adam foreach": adam_foreach,
     "adam for-loop": adam_for_loop,
     "lion": lion,
-    "adafactor": no_temporaries,
-    "muon": no_temporaries,
-    "adamw-8bit": no_temporaries,
+    "adafactor foreach": adafactor_foreach,
+    "adafactor for-loop": adafactor_for_loop,
+    "muon": muon_and_adamw,
+    "adamw-8bit": adamw_8bit,
 }

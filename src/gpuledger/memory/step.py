@@ -10,6 +10,7 @@ from gpuledger.program.model import Program
 from gpuledger.program.precision import PRECISIONS
 from gpuledger.program.tensor import Tensor, scratch
 
+from .gradients import LossScaler, clip
 from .optimizer_step import OptimizerStep
 from .zero import UNDIVIDED, Division, ZeroTimeline
 
@@ -24,9 +25,13 @@ class StepRunner:
         self.memory = self.timeline.memory
         precision = PRECISIONS[training.precision]
         updated = [division.part(w, 1) for w in program.weights]
-        self.masters = ([w.like(f"master of {w.name}", precision.master_dtype) for w in updated]
+        self.gradients = [division.part(w, 2) for w in program.weights]
+        self.masters = ([w.like(w.name, precision.master_dtype) for w in updated]
                         if precision.master_dtype else None)
-        self.optimizer = OptimizerStep(self.memory, self.masters or updated, training)
+        self.optimizer = OptimizerStep(self.memory, self.masters or updated, training,
+                                       program.tape.device)
+        self.scaler = (LossScaler(fused=training.optimizer_implementation == "fused")
+                       if precision.loss_scaling else None)
 
     def step(self, *, first: bool = False) -> None:
         """Micro-batches, the update, zero_grad."""
@@ -40,12 +45,22 @@ class StepRunner:
             self.memory.drop(*(grads.pop(w) for w in self.program.weights if w in grads))
 
     def update(self, *, first: bool) -> None:
-        """With separate masters, fp32 gradients live from here to the end of the update."""
+        """Unscale, clip and step, as the run asks."""
+        if self.training.gradient_clipping:
+            if self.scaler:
+                self.memory.play(self.scaler.unscale(), "optimizer")
+            self.memory.play(clip(self.gradients), "optimizer")
+        if self.scaler:
+            self.memory.play(self.scaler.before_step(), "optimizer")
+        self.optimizer_step(first=first)
+        if self.scaler:
+            self.memory.play(self.scaler.after_step(), "optimizer")
+
+    def optimizer_step(self, *, first: bool) -> None:
+        """With separate masters, fp32 gradients live from here to the end of the step."""
         memory = self.memory
         gradients = [memory.allocate(m.like("fp32 gradient"), "gradients") for m in self.masters or ()]
-        if first:
-            self.optimizer.states()
-        self.optimizer.step()
+        self.optimizer.step(first=first)
         memory.drop(*gradients)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gpuledger.program.layout import CopyNeeded, Strides, dense, elementwise
+from gpuledger.program.layout import CopyNeeded, Strides, dense, elementwise, viewed
 from gpuledger.program.model import Program
 from gpuledger.program.program import Gradient, Incoming, Op, Part
 from gpuledger.program.tensor import Tensor
@@ -41,6 +41,8 @@ class Timeline:
         self.program = program
         self.memory = Memory()
         self.steps = schedule(program.root)
+        if program.loss_scaling is not None:             # after autocast; the result is no variable
+            self.steps.append(Step(program.loss_scaling, None, None, None, []))
         self.uses = Counter(t for step in self.steps for t in step.op.gradients if t.parameter)
         self.grads: dict[Tensor, int] = {}
         self.workspaces = list(workspaces)
@@ -66,6 +68,8 @@ class Timeline:
         self.mark("backward")
         self.backward()
         self.leave()
+        if self.program.loss_scaling is not None:
+            self.memory.drop_tensor(self.program.backward_from)
         if self.program.logits is not None:
             self.memory.drop_tensor(self.program.logits)
         self.memory.drop_tensor(self.program.loss)
@@ -128,13 +132,13 @@ class Timeline:
 
     # ---- backward
     def backward(self) -> None:
-        memory, loss = self.memory, self.program.loss
+        memory, loss = self.memory, self.program.backward_from
         seed = memory.allocate(loss.gradient())
         self.pending[loss] = Buffer(memory.hold(seed), is_view=False)
         ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}   # who unpacks last
         for step in reversed(self.steps):
             op, region = step.op, step.region
-            if op.only_recomputed:
+            if op.only_recomputed or not any(t in self.pending for t in op.writes):
                 continue
             self.enter(step)
             if region and op.saves and region not in self.recomputed:
@@ -149,9 +153,11 @@ class Timeline:
         """One autograd node: its function, the engine's reductions, then what the node held is let go."""
         op, memory = step.op, self.memory
         incoming = [self.pending.pop(t) for t in op.writes if t in self.pending]
+        if op.folded_output is not None and incoming[0].strides is not None:
+            incoming = [self.folded(incoming[0], op)]
         saved = self.saved.pop(op, [])
         own_copy = None
-        if op.contiguous_gradient and incoming and incoming[0].strides is not None:
+        if op.contiguous_gradient and incoming[0].strides is not None:
             own_copy = memory.allocate(op.writes[0].gradient())
         memory.play(op.backward[:1])
         if op.product and self.workspaces:
@@ -169,11 +175,21 @@ class Timeline:
         if not step.region:
             memory.drop(*saved)
 
+    def folded(self, buffer: Buffer, op: Op) -> Buffer:
+        """The gradient in the shape in which the node's function wrote its output: a view, or a copy."""
+        try:
+            strides = viewed(op.writes[0].shape, buffer.strides, op.folded_output)
+        except CopyNeeded:
+            copy = self.memory.allocate(op.writes[0].gradient())
+            self.memory.drop(buffer.number)
+            return Buffer(copy, is_view=False)
+        return Buffer(buffer.number, True, strides)
+
     def copies_of_incoming(self, op: Op, incoming: list[Buffer]) -> dict[Tensor, Buffer]:
         """Where no view of the incoming gradient has the wanted shape, `reshape` copies it."""
         copies = {}
         for tensor, gradient in op.gradients.items():
-            if isinstance(gradient, Incoming) and gradient.view is not None and incoming:
+            if isinstance(gradient, Incoming) and gradient.view is not None:
                 try:
                     gradient.view(incoming[0].strides)
                 except CopyNeeded:
@@ -195,11 +211,8 @@ class Timeline:
 
     def hand_over(self) -> None:
         for tensor, buffer in self.outgoing.items():
-            if not tensor.parameter:
-                self.accumulate(tensor, buffer)
-        for tensor, buffer in self.outgoing.items():
+            self.accumulate(tensor, buffer)
             if tensor.parameter:
-                self.accumulate(tensor, buffer)
                 self.missing[tensor] -= 1
                 if not self.missing[tensor]:
                     self.store(tensor, self.pending.pop(tensor).number)

@@ -9,6 +9,7 @@ from gpuledger.config.training import Attention, Training
 from . import operators as op
 from . import views
 from .fused_attention import fused
+from .math_attention import math_kernel
 from .program import Tape
 from .tensor import Tensor
 
@@ -84,44 +85,3 @@ def matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
         tape.hold(left, right)
         z = op.batched_matmul(tape, name, left, right)
         return views.reshape(tape, f"{name} unfolded", z, (b, a, m, n))
-
-
-def math_kernel(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """_scaled_dot_product_attention_math: composed, in fp32 even for 16-bit inputs.
-
-    Q and K are each scaled by d^-1/4 before the product; the mask is added as a bias.
-    Ref: ATen/native/transformers/attention.cpp.
-    """
-    cast_query, cast_key, cast_value = op.autocast(tape, query, key, value)
-    assert cast_query is not None and cast_key is not None and cast_value is not None
-    dtype = cast_query.dtype
-    s = query.shape[-2]
-    with tape.part("math attention", cast_query, cast_key, cast_value):
-        bias = Tensor("attention bias", (s, s), dtype, "table")
-        q, k, v = (op.cast(tape, t, "float32") for t in (cast_query, cast_key, cast_value))
-        tape.hold(q, k, v)
-        q = op.elementwise(tape, "query * d^-1/4", q)
-        k = op.elementwise(tape, "key^T * d^-1/4", views.transpose(tape, "key^T", k, -2, -1))
-        tape.hold(q, k, bias)
-        scores = matmul_fp32(tape, "scores", q, k)
-        scores = op.elementwise(tape, "scores + bias", scores)
-        scores = op.softmax_of(tape, "softmax", scores)
-        if settings.dropout:
-            scores = op.dropout(tape, "score dropout", scores)
-        tape.hold(scores)
-        y = matmul_fp32(tape, "scores V", scores, v)
-        return op.cast(tape, y, dtype)
-
-
-def matmul_fp32(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
-    """matmul outside autocast."""
-    b, a, m, k = x.shape
-    n = y.shape[-1]
-    with tape.part(name, x, y):
-        left = views.reshape(tape, f"{x.name} folded", x, (b * a, m, k))
-        right = views.reshape(tape, f"{y.name} folded", y, (b * a, k, n))
-        tape.hold(left, right)
-        z = op.batched_matmul(tape, name, left, right)
-        return views.reshape(tape, f"{name} unfolded", z, (b, a, m, n))
-
-

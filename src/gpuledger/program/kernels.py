@@ -2,31 +2,8 @@
 from __future__ import annotations
 
 from .device import Device
-from .sizes import Size, ceil_div, maximum, minimum
+from .sizes import Size, ceil_div, minimum
 from .tensor import Move, Tensor, scratch
-
-
-def column_sum(rows: Size, columns: Size, device: Device) -> tuple[Tensor, Tensor]:
-    """(partial sums, semaphores) of `x.sum(0)`, x: (rows, columns): every bias gradient. [K1]
-
-    A block has 512 / v threads, each sums v adjacent columns (v = 4, 2 or 1 divides columns), w threads
-    side by side. From 256 rows per thread on, several blocks share a column and meet through global memory.
-    Ref: ATen/native/cuda/Reduce.cuh (setReduceConfig).
-    """
-    v = 4 - 2 * (columns % 4 > 0) - (columns % 2 > 0)
-    w = minimum(_power_of_two_up_to_32(columns // v), 32)
-    across = ceil_div(columns, v * w)
-    per_thread = ceil_div(rows, 512 // v // w)
-    resident = ceil_div(device.num_sms * (2048 * v // 512), across)
-    blocks = maximum(minimum(resident, ceil_div(per_thread, 16)), ceil_div(per_thread, 256))
-    shared = (per_thread >= 256) * (blocks > 1)
-    return (scratch("partial sums", shared * 4 * v * w * columns * blocks),
-            scratch("semaphores", shared * 4 * across))
-
-
-def _power_of_two_up_to_32(n: Size) -> Size:
-    """The largest power of two not above n, at most 32."""
-    return 1 + (n >= 2) + 2 * (n >= 4) + 4 * (n >= 8) + 8 * (n >= 16) + 16 * (n >= 32)
 
 
 def padded_head(d: Size) -> Size:

@@ -66,3 +66,10 @@ def add_losses(tape: Tape, total: Tensor, piece: Tensor) -> Tensor:
     with tape.part("total", total):
         return tape.append(Op("total + piece", (total, piece), (total.like("total loss"),),
                               gradients={total: INCOMING, piece: INCOMING}, equation="S1"))
+
+
+def scaled_loss(loss: Tensor) -> Op:
+    """loss * scale, as torch.amp.GradScaler multiplies it: the scale is kept. [S1]"""
+    scaled, d_loss = Tensor("scaled loss", (), "float32"), loss.gradient()
+    return Op("loss * scale", (loss,), (scaled,), backward=(+d_loss,), gradients={loss: d_loss},
+              equation="S1")

@@ -11,8 +11,9 @@ from .device import Device
 from .embedding import embedding
 from .head import head
 from .local import Local
+from .losses import scaled_loss
 from .precision import PRECISIONS
-from .program import Part, Tape
+from .program import Op, Part, Tape
 from .tensor import Tensor
 
 
@@ -20,7 +21,8 @@ from .tensor import Tensor
 class Program:
     """root: the step's forward. loss: its result. logits: kept by the caller, or None.
 
-    weights are in the order of module.parameters().
+    weights are in the order of module.parameters(). loss_scaling: multiplies the loss by the scaler's
+    factor, outside the forward pass.
     """
 
     root: Part
@@ -28,6 +30,12 @@ class Program:
     logits: Tensor | None
     weights: tuple[Tensor, ...]
     tape: Tape
+    loss_scaling: Op | None = None
+
+    @property
+    def backward_from(self) -> Tensor:
+        """The loss, or the scaled loss."""
+        return self.loss_scaling.writes[0] if self.loss_scaling else self.loss
 
 
 def build(model: Model, training: Training, device: Device, *, num_layers: int | None = None) -> Program:
@@ -39,4 +47,5 @@ def build(model: Model, training: Training, device: Device, *, num_layers: int |
         x = block(tape, layer, x, model, training, local)
     loss, logits = head(tape, x, model, training, local,
                         token_weight if model.tie_embeddings else None)
-    return Program(tape.root, loss, logits, tuple(tape.weights), tape)
+    scaling = scaled_loss(loss) if tape.precision.loss_scaling else None
+    return Program(tape.root, loss, logits, tuple(tape.weights), tape, scaling)

@@ -7,8 +7,9 @@ from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
 from . import operators as op
-from .kernels import column_sum
+from .layout import elementwise
 from .program import INCOMING, Gradient, Op, Tape
+from .reductions import reduce_columns
 from .sizes import Size, product
 from .tensor import Tensor
 
@@ -43,6 +44,14 @@ def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
 
 
 def fused(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
+    """In fp32 under autocast, whatever x is. [S8]"""
+    if not tape.precision.autocast:
+        return fused_kernel(tape, weights, x)
+    with tape.part(weights.name, x):
+        return fused_kernel(tape, weights, op.in_float32(tape, x))
+
+
+def fused_kernel(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     """Keeps x and fp32 statistics per row: mean and rstd, or rstd alone (RMSNorm). [S8]"""
     name, weight, bias = weights.name, weights.weight, weights.bias
     y, dx, dw = x.like(name), x.gradient(), weight.gradient()
@@ -93,9 +102,10 @@ def inverse_root_mean_square(tape: Tape, name: str, x: Tensor) -> Tensor:
 def scale_rows(tape: Tape, name: str, x: Tensor, factor: Tensor) -> Tensor:
     """(..., width) * (..., 1): the factor's gradient is a full product, summed by the engine."""
     dx, full, d_factor = x.gradient(), x.like("dY * X"), factor.gradient()
-    return tape.append(Op(name, (x, factor), (x.like(name),), saves=(factor, x), backward=(+full, +dx),
+    y = x.like(name, strides=elementwise(x.shape, x.strides))
+    return tape.append(Op(name, (x, factor), (y,), saves=(factor, x), backward=(+full, +dx),
                           reduce=(+d_factor, -full), gradients={factor: d_factor, x: dx},
-                          equation="S9"))
+                          follows=(dx,), equation="S9"))
 
 
 def weigh(tape: Tape, name: str, weight: Tensor, x: Tensor) -> Tensor:
@@ -104,13 +114,14 @@ def weigh(tape: Tape, name: str, weight: Tensor, x: Tensor) -> Tensor:
     A wider weight (fp32 under autocast with a 16-bit x) widens the result, and x's gradient is cast back.
     """
     wide = "float32" if "float32" in (x.dtype, weight.dtype) else x.dtype
-    y = x.like(name, wide)
+    y = x.like(name, wide, elementwise(x.shape, x.strides))
     dx, full, d_weight = x.like(f"d({x.name})", wide), x.like("dY * X", wide), weight.gradient()
-    partial, semaphores = column_sum(product(x.shape[:-1]), x.shape[-1], tape.device)
+    partial, semaphores = reduce_columns(product(x.shape[:-1]), x.shape[-1], tape.device)
     reduce = (+d_weight, +partial, +semaphores, -semaphores, -partial, -full)
     gradients: dict[Tensor, Gradient] = {x: dx, weight: d_weight}
     if wide != x.dtype:
         narrow = x.gradient()
         reduce, gradients[x] = (*reduce, +narrow, -dx), narrow
     return tape.append(Op(name, (weight, x), (y,), saves=(x, weight), backward=(+dx, +full),
-                          reduce=reduce, gradients=gradients, equation="S9"))
+                          reduce=reduce, gradients=gradients, follows=tuple(t for t in gradients.values()
+                          if t is not d_weight), equation="S9"))

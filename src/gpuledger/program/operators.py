@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .kernels import column_sum, embedding_backward
+from .kernels import embedding_backward
 from .layout import elementwise as elementwise_strides
 from .program import INCOMING, Op, Tape
+from .reductions import reduce_columns
 from .sizes import Size, product
 from .tensor import Move, Tensor
 
@@ -23,11 +24,17 @@ def elementwise(tape: Tape, name: str, x: Tensor, *, saves: str = "nothing") -> 
 
 
 def square(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """y = x^2, as x.square() or x.pow(2): backward forms x^1, then 2 x, then the product. [S1]"""
-    y, dx = x.like(name), x.gradient()
+    """y = x^2, as x.square() or x.pow(2): backward forms x^1, then 2 x, then the product. [S1]
+
+    Autocast runs it in fp32.
+    """
+    if tape.precision.autocast and x.dtype != "float32":
+        with tape.part(name, x):
+            return square(tape, name, in_float32(tape, x))
+    y, dx = x.like(name, strides=elementwise_strides(x.shape, x.strides)), x.gradient()
     power, twice = x.like(f"{x.name}^1"), x.like(f"2 {x.name}")
     return tape.append(Op(name, (x,), (y,), saves=(x,), gradients={x: dx}, equation="S1",
-                          backward=(+power, +twice, +dx, -twice, -power)))
+                          follows=(dx,), backward=(+power, +twice, +dx, -twice, -power)))
 
 
 def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
@@ -39,6 +46,14 @@ def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
     y, dx = x.like(f"{x.name}.{dtype}", dtype, elementwise_strides(x.shape, x.strides)), x.gradient()
     return tape.append(Op("cast", (x,), (y,), backward=(+dx,), gradients={x: dx}, follows=(dx,),
                           equation="S2"))
+
+
+def in_float32(tape: Tape, x: Tensor) -> Tensor:
+    """Autocast's cast of an argument to fp32; the operator holds it until it returns. [S2]"""
+    y = cast(tape, x, "float32")
+    if y is not x:
+        tape.hold(y)
+    return y
 
 
 def cast_weight(tape: Tape, weight: Tensor, dtype: str) -> Tensor:
@@ -89,9 +104,10 @@ def add(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
 
 def multiply(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
     """x * y of one shape: each factor is kept for the other's gradient. [S1]"""
-    z, dx, dy = x.like(name), x.gradient(), y.gradient()
+    strides = elementwise_strides(x.shape, x.strides, y.strides)
+    z, dx, dy = x.like(name, strides=strides), x.gradient(), y.gradient()
     return tape.append(Op(name, (x, y), (z,), saves=(y, x), backward=(+dy, +dx),
-                          gradients={y: dy, x: dx}, equation="S1"))
+                          gradients={y: dy, x: dx}, follows=(dy, dx), equation="S1"))
 
 
 def multiply_by_table(tape: Tape, name: str, x: Tensor, table: Tensor) -> Tensor:
@@ -116,16 +132,18 @@ def dropout(tape: Tape, name: str, x: Tensor) -> Tensor:
 
 
 def softmax(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """Over the last dim; keeps its output. Backward forms dY * Y beside dX. Autocast runs it in fp32. [S4]"""
+    """Over the last dim; keeps its output. Backward forms dY * Y beside dX. [S4]
+
+    Autocast runs it in fp32: fp16 is read by the kernel as it is, bf16 is cast first.
+    Ref: at::softmax (ATen/native/SoftMax.cpp), half_to_float.
+    """
     with tape.part(name, x):
-        return softmax_of(tape, name, cast(tape, x, "float32") if tape.precision.autocast else x)
-
-
-def softmax_of(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """Softmax in the dtype of x. [S4]"""
-    y, dx, weighted = x.like(name), x.gradient(), x.like("dY * Y")
-    return tape.append(Op(name, (x,), (y,), saves=(y,), gradients={x: dx}, equation="S4",
-                          backward=(+dx, +weighted, -weighted)))
+        if tape.precision.autocast and x.dtype == "bfloat16":
+            x = cast(tape, x, "float32")
+        y, dx = x.like(name, "float32" if tape.precision.autocast else x.dtype), x.gradient()
+        weighted = y.like("dY * Y")
+        return tape.append(Op(name, (x,), (y,), saves=(y,), gradients={x: dx}, equation="S4",
+                              backward=(+dx, +weighted, -weighted)))
 
 
 @dataclass(frozen=True)
@@ -159,25 +177,29 @@ def project(tape: Tape, name: str, x: Tensor, n: Size, *, bias: bool) -> Tensor:
 
 def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                         offset: Tensor | None) -> Tensor:
-    """aten::mm treats the weight's gradient first, aten::addmm the input's; the bias gradient is a sum
-    over the rows by the engine. [S5]"""
+    """aten::mm forms the weight's gradient first, aten::addmm the input's; the bias gradient is a sum
+    over the rows by the engine. x is folded to (rows, k): before aten::addmm, so that the weight's
+    gradient is handed on before x's; before aten::mm the weight is transposed first, then x folded. [S5]
+    """
     *outer, k = x.shape
     n = weight.shape[0]
     rows = product(tuple(outer))
-    y = Tensor(name, (*outer, n), x.dtype)
-    dx, dw = x.gradient(), weight.gradient()
-    unfolded, transposed = dx.view("dX", x.shape), dw.view("dW", weight.shape)
+    y, dx, dw = Tensor(name, (*outer, n), x.dtype), x.gradient(), weight.gradient()
+    unfolded = dx if len(outer) == 1 else dx.view("dX", x.shape)
+    transposed = dw.view("dW", weight.shape)
     flops, backward_flops = 2 * rows * k * n, 4 * rows * k * n
+    folded = None if len(outer) == 1 else (rows, n)
     if offset is None:
         return tape.append(Op(name, (x, weight), (y,), saves=(weight, x), backward=(+dw, +dx),
-                              gradients={weight: transposed, x: unfolded}, product=True,
-                              flops=flops, backward_flops=backward_flops, equation="S5"))
+                              gradients={x: unfolded, weight: transposed}, folded_output=folded,
+                              product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
     dc = offset.gradient()
-    partial, semaphores = column_sum(rows, n, tape.device)
+    partial, semaphores = reduce_columns(rows, n, tape.device)
     return tape.append(Op(name, (x, weight, offset), (y,), saves=(x, weight), backward=(+dx, +dw),
                           reduce=(+dc, +partial, +semaphores, -semaphores, -partial),
-                          gradients={offset: dc, x: unfolded, weight: transposed}, product=True,
-                          flops=flops, backward_flops=backward_flops, equation="S5"))
+                          gradients={offset: dc, weight: transposed, x: unfolded} if folded else
+                          {x: unfolded, offset: dc, weight: transposed}, folded_output=folded,
+                          product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
 
 
 def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...]) -> Tensor:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .device import Device
-from .layout import Strides
+from .layout import Shape, Strides
 from .precision import Precision
 from .sizes import Size
 from .tensor import Move, Tensor
@@ -37,8 +37,11 @@ class Op:
     forward         what the kernel allocates and frees, in order
     backward        what the node's function allocates and frees
     reduce          what the engine does after that function returned: sum a broadcast gradient, cast it
-    gradients       what each differentiable read receives: a tensor of those moves, or Incoming
+    gradients       what each differentiable read receives: a tensor of those moves, or Incoming; in the
+                    order in which the engine hands them on
     follows         these gradients lie in memory as the incoming gradient does
+    folded_output   the shape in which the function writes its output, where that is not the output's own:
+                    the gradient is reshaped to it first, by a copy where strides allow no view
     contiguous_gradient  the node copies an incoming gradient that is not contiguous, for its own use
     product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
@@ -47,13 +50,14 @@ class Op:
     """
 
     __slots__ = ("_forward_moves", "backward", "backward_flops", "contiguous_gradient", "equation",
-                 "flops", "follows", "gradients", "name", "only_recomputed", "product", "reads",
+                 "flops", "folded_output", "follows", "gradients", "name", "only_recomputed", "product", "reads",
                  "reduce", "saves", "writes")
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
                  saves: tuple[Tensor, ...] = (), forward: tuple[Move, ...] | None = None,
                  backward: tuple[Move, ...] = (), reduce: tuple[Move, ...] = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
+                 folded_output: Shape | None = None,
                  contiguous_gradient: bool = False, product: bool = False,
                  only_recomputed: bool = False,
                  flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
@@ -66,6 +70,7 @@ class Op:
         self.reduce = reduce
         self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
         self.follows = follows
+        self.folded_output = folded_output
         self.contiguous_gradient = contiguous_gradient
         self.product = product
         self.only_recomputed = only_recomputed

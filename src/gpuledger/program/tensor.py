@@ -14,7 +14,7 @@ class Tensor:
     shape in elements, local to the rank; strides None means contiguous.
     role     "activation"; "parameter" (outlives the step); "weight_copy" (a parameter cast for a
              product); "gradient" (of a parameter or its copy); "table" (constant, needs no gradient);
-             "scratch" (a kernel's own)
+             "constant" (made in the step, needs no gradient); "scratch" (a kernel's own)
     """
 
     __slots__ = ("_nbytes", "dtype", "name", "role", "shape", "storage", "strides", "view_of")
@@ -39,7 +39,7 @@ class Tensor:
 
     @property
     def needs_grad(self) -> bool:
-        return self.role != "table"
+        return self.role not in ("table", "constant")
 
     @property
     def numel(self) -> Size:
