@@ -12,9 +12,10 @@ from gpuledger.program.precision import PRECISIONS
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor, scratch
 
+from .eight_bit import CODES
 from .optimizer_states import optimizer_states
 from .step import batch, tables
-from .zero import Division
+from .zero import UNDIVIDED, Division
 
 BLOCK_BYTES = 512                                    # the allocator's unit (c10: kMinBlockSize)
 WHOLE_MATRIX_OPTIMIZERS = ("adafactor", "muon")      # their states do not follow from a flat part
@@ -55,6 +56,9 @@ def model_states(weights: Sequence[Tensor], training: Training, division: Divisi
         for state in optimizer_states(weight, training):
             kinds.setdefault(state.name, []).append(state)
     states += [_state("optimizer", name, tensors, division, 1) for name, tensors in kinds.items()]
+    if "absmax1" in kinds:
+        codes = [Tensor("codes", (CODES,), "float32")] * 2
+        states.append(_state("optimizer", "8-bit code tables", codes, UNDIVIDED, 1))
     return states
 
 
