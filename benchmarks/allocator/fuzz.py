@@ -35,6 +35,7 @@ SETTINGS = (                # the eight of the test suite, then combinations of 
     "large_segment_size_mb:32",
     "expandable_segments:True,max_split_size_mb:64",
     "garbage_collection_threshold:0.6,per_process_memory_fraction:0.8",
+    "garbage_collection_threshold:0.6,per_process_memory_fraction:1.0",
     "expandable_segments:True,garbage_collection_threshold:0.6,per_process_memory_fraction:0.8",
     "max_split_size_mb:64,max_non_split_rounding_mb:100,garbage_collection_threshold:0.3,"
     "per_process_memory_fraction:0.9",
