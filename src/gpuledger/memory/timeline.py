@@ -156,15 +156,13 @@ class Timeline:
         if op.folded_output is not None and incoming[0].strides is not None:
             incoming = [self.folded(incoming[0], op)]
         saved = self.saved.pop(op, [])
-        own_copy = None
-        if op.contiguous_gradient and incoming[0].strides is not None:
-            own_copy = memory.allocate(op.writes[0].gradient())
-        memory.play(op.backward[:1])
+        moves = op.backward
+        if op.gradient_copy is not None and incoming[0].strides is None:
+            moves = tuple(move for move in moves if move.tensor is not op.gradient_copy)
+        memory.play(moves[:1])
         if op.product and self.workspaces:
             memory.allocate(self.workspaces.pop())
-        memory.play(op.backward[1:])
-        if own_copy is not None:
-            memory.drop(own_copy)
+        memory.play(moves[1:])
         copies = self.copies_of_incoming(op, incoming)
         if step.region:                                  # what a checkpoint unpacks is local to the node
             memory.drop(*reversed(saved))

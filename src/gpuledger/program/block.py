@@ -1,6 +1,8 @@
 """Decoder block: attention and MLP around the residual stream, with norms where the model has them."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpuledger.config.model import Model
 from gpuledger.config.training import EveryK, Recompute, Training
 
@@ -19,23 +21,24 @@ def block(tape: Tape, layer: int, x: Tensor, model: Model, training: Training,
     def attend(y: Tensor) -> Tensor:
         return attention(tape, y, model, training, local, layer)
 
-    def normed(name: str, y: Tensor) -> Tensor:
-        return norm(tape, NormWeights.of(tape, name, model, training), y)
+    def sublayer(name: str, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Normed before, after, or both; parameters in the order of the modules."""
+        weights = NormWeights.of(tape, f"{name} norm", model, training)
+        if model.norm_position == "post":
+            return norm(tape, weights, function(y))
+        y = function(norm(tape, weights, y))
+        if model.norm_position == "sandwich":
+            y = norm(tape, NormWeights.of(tape, f"{name} post norm", model, training), y)
+        return y
 
     with tape.part(f"block {layer}", x, layer=layer,
                    checkpoint=recomputes(training.recompute, layer)):
         if model.parallel_residual:
             return in_parallel(tape, x, model, training, local, layer)
-        y = x if model.norm_position == "post" else normed("attention norm", x)
-        y = attend(y)
-        if model.norm_position != "pre":
-            y = normed("attention norm" if model.norm_position == "post" else "attention post norm", y)
+        y = sublayer("attention", x, attend)
         x = op.add(tape, "attention residual", x, y)
         tape.hold(x)
-        y = x if model.norm_position == "post" else normed("mlp norm", x)
-        y = mlp(tape, y, model, local)
-        if model.norm_position != "pre":
-            y = normed("mlp norm" if model.norm_position == "post" else "mlp post norm", y)
+        y = sublayer("mlp", x, lambda y: mlp(tape, y, model, local))
         return op.add(tape, "mlp residual", x, y)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from . import kernels
 from . import operators as op
 from .layout import transposed
+from .masks import bias_of_mask, padded_bias
 from .program import Op, Tape
 from .sizes import Size, round_up
 from .tensor import Move, Tensor, scratch
@@ -18,8 +19,24 @@ def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
     """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F3]"""
     cast_query, cast_key, cast_value = op.autocast(tape, query, key, value)
     assert cast_query is not None and cast_key is not None and cast_value is not None
-    kernel = {"flash": flash, "efficient": efficient, "cudnn": cudnn}[settings.kernel]
-    return kernel(tape, settings, cast_query, cast_key, cast_value)
+    inputs = cast_query, cast_key, cast_value
+    if settings.kernel != "efficient":
+        return (flash if settings.kernel == "flash" else cudnn)(tape, settings, *inputs)
+    with tape.part("efficient attention", *inputs):
+        return efficient(tape, settings, inputs, kernel_bias(tape, settings, cast_query))
+
+
+def kernel_bias(tape: Tape, settings: Core, query: Tensor) -> Tensor | None:
+    """The bias (s, s) of a window, or ALiBi's (a, s, s), in the query's dtype and aligned for the kernel."""
+    _, a, s, _ = query.shape
+    if not settings.masked:
+        return None
+    bias = Tensor("alibi", (a, s, s), query.dtype, "table")
+    if settings.window is not None:
+        bias = bias_of_mask(tape, s, query.dtype)
+    aligned = padded_bias(tape, bias)
+    tape.hold(aligned)
+    return aligned
 
 
 def heads_inside(x: Tensor, name: str) -> Tensor:
@@ -39,14 +56,16 @@ def attention_flops(query: Tensor) -> Size:
 
 
 def attention_op(settings: Core, inputs: tuple[Tensor, Tensor, Tensor], outputs: tuple[Tensor, ...],
-                 forward: tuple[Move, ...], backward: tuple[Move, ...]) -> Op:
+                 forward: tuple[Move, ...], backward: tuple[Move, ...],
+                 bias: Tensor | None = None) -> Op:
     """The node common to the three kernels. Backward forms S again: 2.5 times the forward products."""
     query, key, value = inputs
     dq, dk, dv = gradients_inside(query, key, value)
     flops = attention_flops(query)
     y, logsumexp, *random_state = outputs
-    return Op(settings.kernel, inputs, outputs, forward=forward,
-              saves=(key, query, value, logsumexp, y, *random_state),
+    biases = () if bias is None else (bias,)
+    return Op(settings.kernel, (*inputs, *biases), outputs, forward=forward,
+              saves=(*biases, key, query, value, logsumexp, y, *random_state),
               backward=(+dq, +dk, +dv, *backward), gradients={query: dq, key: dk, value: dv},
               flops=flops, backward_flops=flops * 5 // 2, equation="S11")
 
@@ -68,9 +87,11 @@ def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
                                     forward, (+dot, +accumulator, -accumulator, -dot)))
 
 
-def efficient(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def efficient(tape: Tape, settings: Core, inputs: tuple[Tensor, Tensor, Tensor],
+              bias: Tensor | None) -> Tensor:
     """The memory-efficient kernel: logsumexp is padded to 32 queries; with dropout the random state stays
-    on the CPU."""
+    on the CPU. A bias is kept."""
+    query, _, _ = inputs
     b, a, s, d = query.shape
     y = heads_inside(query, "attention")
     logsumexp = Tensor("logsumexp", (b, a, round_up(s, 32)), "float32")
@@ -80,8 +101,7 @@ def efficient(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Ten
     else:
         seed, offset = scratch("seed", 8), scratch("offset", 8)
         outputs, forward = (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp)
-    return tape.append(attention_op(settings, (query, key, value), outputs, forward,
-                                    efficient_scratch(query)))
+    return tape.append(attention_op(settings, inputs, outputs, forward, efficient_scratch(query), bias))
 
 
 def efficient_scratch(query: Tensor) -> tuple[Move, ...]:

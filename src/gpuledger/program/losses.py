@@ -18,8 +18,9 @@ def cross_entropy(tape: Tape, logits: Tensor) -> Tensor:
         log_probs, d_logits = logits.like("log_softmax"), logits.gradient()
         tape.append(Op("log_softmax", (logits,), (log_probs,), saves=(log_probs,),
                        backward=(+d_logits,), gradients={logits: d_logits}, equation="S12"))
+        tape.hold(log_probs)
         if tape.precision.autocast:
-            log_probs = op.cast(tape, log_probs, "float32")
+            log_probs = op.in_float32(tape, log_probs)
         loss = Tensor("loss", (), log_probs.dtype)
         total_weight = Tensor("total weight", (), log_probs.dtype)
         d_log_probs = log_probs.gradient()

@@ -11,7 +11,7 @@ from .layout import elementwise
 from .program import INCOMING, Gradient, Op, Tape
 from .reductions import reduce_columns
 from .sizes import Size, product
-from .tensor import Tensor
+from .tensor import Move, Tensor
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,32 @@ def fused(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
 
 
 def fused_kernel(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
-    """Keeps x and fp32 statistics per row: mean and rstd, or rstd alone (RMSNorm). [S8]"""
+    """Keeps x and fp32 statistics per row: mean and rstd, or rstd alone (RMSNorm). [S8]
+
+    The kernel reads a contiguous copy of what is not contiguous, x or an incoming gradient.
+    Ref: ATen/native/cuda/layer_norm_kernel.cu.
+    """
     name, weight, bias = weights.name, weights.weight, weights.bias
-    y, dx, dw = x.like(name), x.gradient(), weight.gradient()
-    rstd = Tensor(f"{name} rstd", x.shape[:-1], "float32")
+    y, dx, dw = Tensor(name, x.shape, x.dtype), x.gradient(), weight.gradient()
+    dy_copy, rstd = y.like(f"d({name}) copy"), Tensor(f"{name} rstd", x.shape[:-1], "float32")
+    copy = Tensor(f"{x.name} copy", x.shape, x.dtype)
+    copied, given_back = ((), ()) if x.strides is None else ((+copy,), (-copy,))
     if weights.kind == "rmsnorm fused":
-        return tape.append(Op(name, (x, weight), (y, rstd), saves=(x, rstd), backward=(+dx, +dw),
-                              gradients={x: dx, weight: dw}, contiguous_gradient=True, equation="S8"))
+        return tape.append(Op(name, (x, weight), (y, rstd), saves=(x, rstd),
+                              forward=(*copied, +y, +rstd, *given_back),
+                              backward=(*copied, +dx, +dw, +dy_copy, -dy_copy, *given_back),
+                              gradients={x: dx, weight: dw}, gradient_copy=dy_copy, equation="S8"))
     mean = Tensor(f"{name} mean", x.shape[:-1], "float32")
     reads: tuple[Tensor, ...] = (x, weight)
     gradients: dict[Tensor, Gradient] = {x: dx, weight: dw}
-    backward = (+dx, +dw)
+    d_bias: tuple[Move, ...] = ()
     if bias is not None:
         db = bias.gradient()
-        reads, gradients[bias], backward = (*reads, bias), db, (*backward, +db)
-    return tape.append(Op(name, reads, (y, mean, rstd), saves=(x, mean, rstd), backward=backward,
-                          gradients=gradients, contiguous_gradient=True, equation="S8"))
+        reads, gradients[bias], d_bias = (*reads, bias), db, (+db,)
+    return tape.append(Op(name, reads, (y, mean, rstd), saves=(x, mean, rstd),
+                          forward=(*copied, +y, +mean, +rstd, *given_back),
+                          backward=(+dy_copy, *copied, +dx, +dw, *d_bias, *given_back, -dy_copy),
+                          gradients=gradients, gradient_copy=dy_copy, equation="S8"))
 
 
 def composed(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:

@@ -216,4 +216,4 @@ def batched_matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
     z, dx, dy = Tensor(name, (g, m, n), x.dtype), x.gradient(), y.gradient()
     return tape.append(Op(name, (x, y), (z,), saves=(y, x), backward=(+dy, +dx),
                           gradients={y: dy, x: dx}, product=True, flops=2 * g * m * k * n,
-                          backward_flops=4 * g * m * k * n, contiguous_gradient=False, equation="S10"))
+                          backward_flops=4 * g * m * k * n, equation="S10"))

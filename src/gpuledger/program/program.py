@@ -42,15 +42,16 @@ class Op:
     follows         these gradients lie in memory as the incoming gradient does
     folded_output   the shape in which the function writes its output, where that is not the output's own:
                     the gradient is reshaped to it first, by a copy where strides allow no view
-    contiguous_gradient  the node copies an incoming gradient that is not contiguous, for its own use
+    gradient_copy   among the moves of `backward`, the node's own copy of an incoming gradient; it makes
+                    none of one that is contiguous
     product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
     equation        row of docs/formulas.md
     """
 
-    __slots__ = ("_forward_moves", "backward", "backward_flops", "contiguous_gradient", "equation",
-                 "flops", "folded_output", "follows", "gradients", "name", "only_recomputed", "product", "reads",
+    __slots__ = ("_forward_moves", "backward", "backward_flops", "equation",
+                 "flops", "folded_output", "follows", "gradient_copy", "gradients", "name", "only_recomputed", "product", "reads",
                  "reduce", "saves", "writes")
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
@@ -58,7 +59,7 @@ class Op:
                  backward: tuple[Move, ...] = (), reduce: tuple[Move, ...] = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
                  folded_output: Shape | None = None,
-                 contiguous_gradient: bool = False, product: bool = False,
+                 gradient_copy: Tensor | None = None, product: bool = False,
                  only_recomputed: bool = False,
                  flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
         self.name = name
@@ -71,7 +72,7 @@ class Op:
         self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
         self.follows = follows
         self.folded_output = folded_output
-        self.contiguous_gradient = contiguous_gradient
+        self.gradient_copy = gradient_copy
         self.product = product
         self.only_recomputed = only_recomputed
         self.flops = flops

@@ -15,7 +15,7 @@ from .layout import (
     transposed,
     viewed,
 )
-from .program import INCOMING, Incoming, Op, Tape
+from .program import INCOMING, Gradient, Incoming, Op, Tape
 from .sizes import Size, uniformly
 from .tensor import Tensor
 
@@ -76,15 +76,19 @@ def slice_last(tape: Tape, name: str, x: Tensor, start: Size, width: Size) -> Te
 
 
 def concatenate(tape: Tape, name: str, tensors: tuple[Tensor, ...], shape: Shape) -> Tensor:
-    """torch.cat along the last dim: contiguous. Gradients are narrow views of the incoming one."""
+    """torch.cat along the last dim: contiguous, in the widest dtype. Gradients are narrow views of the
+    incoming one; the engine casts those of narrower inputs."""
     def narrow(piece: Shape) -> Incoming:
         def back(strides: Strides) -> Strides:
             return normal(piece, dense_strides(shape) if strides is None else strides)
         return Incoming(back)
 
-    y = Tensor(name, shape, tensors[0].dtype)
-    return tape.append(Op(name, tensors, (y,), gradients={t: narrow(t.shape) for t in tensors},
-                          equation="S7"))
+    wide = next((t.dtype for t in tensors if t.dtype == "float32"), tensors[0].dtype)
+    y = Tensor(name, shape, wide)
+    narrowed = {t: t.gradient() for t in tensors if t.dtype != wide}
+    gradients: dict[Tensor, Gradient] = {t: narrowed.get(t) or narrow(t.shape) for t in tensors}
+    return tape.append(Op(name, tensors, (y,), reduce=tuple(+dt for dt in narrowed.values()),
+                          gradients=gradients, equation="S7"))
 
 
 def repeat_heads(tape: Tape, name: str, x: Tensor, num_heads: Size) -> Tensor:
