@@ -288,6 +288,10 @@ def test_expandable_segments_map_pages_as_needed() -> None:
     assert stat(allocator, "reserved_bytes.all.current") == 60 * MIB
     assert stat(allocator, "segment.all.current") == 0
     assert stat(allocator, "inactive_split_bytes.all.current") == 0
+    third = allocator.allocate(30 * MIB)                # 15 MiB are left: one more page
+    assert third.address == second.address + 15 * MIB
+    assert stat(allocator, "reserved_bytes.all.current") == 80 * MIB
+    allocator.free(third)
     small = allocator.allocate(1)
     assert small.address > first.address + GIB          # the small pool has a range of its own
     assert stat(allocator, "reserved_bytes.small_pool.current") == 2 * MIB
@@ -302,6 +306,16 @@ def test_expandable_segments_map_pages_as_needed() -> None:
     allocator.empty_cache()
     assert allocator.segments() == []
     assert allocator.heap.device.used_bytes == 0
+
+
+def test_best_fit_counts_what_a_block_can_grow_into() -> None:
+    allocator = CachingAllocator(EXPANDABLE, total_bytes=GIB)
+    first, second = allocator.allocate(20 * MIB), allocator.allocate(45 * MIB)
+    allocator.free(first)
+    assert layout(allocator) == [[(20 * MIB, False), (45 * MIB, True), (15 * MIB, False)]]
+    # 15 MiB would do, but they are the end that can grow
+    assert allocator.allocate(10 * MIB).address == first.address
+    assert allocator.allocate(11 * MIB).address == second.address + 45 * MIB
 
 
 def test_expandable_segments_fill_the_lowest_gap_first() -> None:
@@ -320,6 +334,17 @@ def test_large_segment_size_is_the_page_and_the_segment_of_middle_sizes() -> Non
         allocator = CachingAllocator(settings, total_bytes=GIB)
         allocator.allocate(5 * MIB)
         assert stat(allocator, "reserved_bytes.all.current") == 32 * MIB
+
+
+def test_the_device_gives_whole_pages_of_2_mib() -> None:
+    settings = AllocatorSettings(large_segment_size_bytes=21 * MIB)
+    allocator = CachingAllocator(settings, total_bytes=GIB)
+    block = allocator.allocate(5 * MIB)
+    assert stat(allocator, "reserved_bytes.all.current") == 21 * MIB
+    assert allocator.heap.device.free_bytes == (1024 - 22) * MIB
+    allocator.free(block)
+    allocator.empty_cache()
+    assert allocator.heap.device.free_bytes == GIB
 
 
 def test_statistics_have_pytorchs_keys_and_add_up() -> None:
@@ -344,6 +369,17 @@ def test_peaks_start_again_at_the_current_values() -> None:
     assert stat(allocator, "allocated_bytes.all.peak") == 20 * MIB
     assert stat(allocator, "active_bytes.all.peak") == 20 * MIB
     assert stat(allocator, "reserved_bytes.all.peak") == 30 * MIB
+
+
+def test_peaks_that_start_again_while_a_block_waits() -> None:
+    allocator = CachingAllocator()
+    block = allocator.allocate(30 * MIB)
+    allocator.record_stream(block, 3)
+    allocator.free(block)
+    allocator.reset_peak_memory_stats()
+    assert stat(allocator, "allocated_bytes.all.peak") == 0
+    assert stat(allocator, "active_bytes.all.peak") == 30 * MIB
+    assert stat(allocator, "active.large_pool.peak") == 1
 
 
 def test_history_has_pytorchs_actions() -> None:

@@ -56,7 +56,9 @@ class PoolUsage:
         self.allocated_bytes = self.allocated_bytes_peak = self.allocated_bytes_sum = 0
         self.requested_bytes = self.requested_bytes_peak = self.requested_bytes_sum = 0
         self.waiting = self.waiting_bytes = 0           # freed, but other streams may still read
-        self.active_peak = self.active_bytes_peak = 0   # of the moments with something waiting
+        # Active peaks are allocated peaks: nothing waits while memory is allocated. Only where
+        # peaks were reset while something waited are they more.
+        self.active_peak = self.active_bytes_peak = 0
         self.reserved_bytes, self.segments = Level(), Level()
         self.splits, self.split_bytes = Level(), Level()
 
@@ -74,10 +76,6 @@ class PoolUsage:
         self.requested_bytes += requested
         if self.requested_bytes > self.requested_bytes_peak:
             self.requested_bytes_peak = self.requested_bytes
-        if self.waiting:
-            self.active_peak = max(self.active_peak, self.allocations + self.waiting)
-            active_bytes = self.allocated_bytes + self.waiting_bytes
-            self.active_bytes_peak = max(self.active_bytes_peak, active_bytes)
 
     def give_back(self, size: int, requested: int) -> None:
         """The block is free again at once."""
