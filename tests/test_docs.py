@@ -60,3 +60,8 @@ def test_links_of_the_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_readme_shows_what_its_command_prints() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))["page"]()
+    assert (ROOT / "README.md").read_text() == page, "run python docs/update_readme.py"
