@@ -31,7 +31,7 @@ class Emulation:
 
     @property
     def fits(self) -> bool:
-        return self.report["outcome"] == "ok"
+        return bool(self.report["outcome"] == "ok")
 
 
 def emulate(run: Run, snapshot: Path | None = None) -> Emulation:
@@ -86,12 +86,13 @@ def content(result: Emulation, assumptions: tuple[str, ...]) -> dict[str, Any]:
 
 def text(result: Emulation) -> str:
     """Heading, comparison, verdict, and what is not real."""
-    from ..report.reconciliation_table import reconciliation_table
+    from ..report.reconciliation_json import reconciliation_content
+    from ..report.reconciliation_table import rows_table
 
     device, software = result.report["device"], result.report["software"]
     heading = (f"{result.report['run']['name']} on an emulated {device['name']}, PyTorch "
                f"{software['torch']}, {result.seconds:.1f} s")
-    parts = [heading, reconciliation_table(result.reconciliation)]
+    parts = [heading, rows_table(reconciliation_content(result.reconciliation))]
     if not result.fits:
         parts.append(oom_text(result.report["out_of_memory"]))
     parts.append("not real: no kernel ran and no value was computed, so nothing is known of time, "

@@ -20,6 +20,7 @@ from gpuledger.errors import GpuledgerError, InputError
 from .emulated_gpu import device_from_gpu, emulated_environment
 
 MODULE = "gpuledger.torch_runs.measure"
+FORKS = "gpuledger.torch_runs.forks"
 BAD_INPUT = 2                               # exit status of a child that refuses its input
 SHOWN_LINES = 12                            # of a crashed child's stderr
 
@@ -84,6 +85,62 @@ def measure_in_child(run: Run, options: Options, environment: Mapping[str, str])
             report: dict[str, Any] = json.loads(out.read_text())
             return report
     raise child_error(done.returncode, done.stderr)
+
+
+class Measurer:
+    """Measures runs one after another on one device; torch is imported once. A context manager."""
+
+    def __init__(self, environment: Mapping[str, str], limit_seconds: float):
+        self.limit_seconds = limit_seconds
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", FORKS], env=with_this_package(environment), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def measure(self, run: Run, options: Options) -> dict[str, Any]:
+        """The report, from a process of its own. Raises as measure_in_child."""
+        with tempfile.TemporaryDirectory(prefix="gpuledger-") as folder:
+            source, out, errors = (Path(folder, n) for n in ("run.json", "report.json", "errors"))
+            source.write_text(run.model_dump_json())
+            arguments = [str(source), "--out", str(out), *options.arguments()]
+            status = self.ask({"arguments": arguments, "errors": str(errors),
+                               "seconds": self.limit_seconds})
+            if status == 0:
+                report: dict[str, Any] = json.loads(out.read_text())
+                return report
+            raise child_error(status, errors.read_text() if errors.exists() else "")
+
+    def probe(self) -> dict[str, Any]:
+        """The device's facts. Raises InputError where PyTorch sees none."""
+        with tempfile.TemporaryDirectory(prefix="gpuledger-") as folder:
+            out, errors = Path(folder, "device.json"), Path(folder, "errors")
+            status = self.ask({"arguments": ["--probe", "--out", str(out)], "errors": str(errors),
+                               "seconds": self.limit_seconds})
+            if status == 0:
+                device: dict[str, Any] = json.loads(out.read_text())
+                return device
+            raise child_error(status, errors.read_text() if errors.exists() else "")
+
+    def ask(self, request: dict[str, Any]) -> int:
+        """The child's exit status, negative for a signal (the time limit's is SIGKILL)."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise GpuledgerError("the process that measures runs is gone",
+                                 "python -c 'import torch' says whether PyTorch can be imported")
+        status: int = json.loads(answer)["status"]
+        return status
 
 
 def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:

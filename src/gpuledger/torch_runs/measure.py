@@ -36,11 +36,9 @@ def measure(run: Run, options: Options) -> dict[str, Any]:
     """Everything as one JSON object; running out of memory is an outcome, not an error.
 
     Raises:
-        InputError: there is no CUDA device.
+        InputError: the run has something that this PyTorch lacks.
         NotYetError: the run is divided in a way that this process cannot be one rank of.
     """
-    if not torch.cuda.is_available():
-        raise InputError("PyTorch sees no CUDA device", "run gpuledger emulate, which needs none")
     refuse_divided(run)
     meter = CounterMeter()
     report: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run": run.model_dump(mode="json")}
@@ -66,13 +64,19 @@ def measured(run: Run, options: Options, meter: CounterMeter) -> dict[str, Any]:
         found["account"] = asdict(account_for_step(trainer))
     if options.stream:
         found["stream"] = record_stream_of_step(trainer)
-    if options.timed_steps:
+    if options.timed_steps and not is_emulated():
         found["time"] = asdict(time_steps(trainer, options.timed_steps))
     if options.flops:
         found["flops"] = count_flops(trainer)
     if options.snapshot:
         dump_snapshot(trainer, options.snapshot)
     return found
+
+
+def require_device() -> None:
+    """Raises InputError where PyTorch sees no CUDA device."""
+    if not torch.cuda.is_available():
+        raise InputError("PyTorch sees no CUDA device", "gpuledger emulate needs none")
 
 
 def refuse_divided(run: Run) -> None:
@@ -116,7 +120,8 @@ def dump_snapshot(trainer: Trainer, path: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Reads the run, measures, writes the report whole. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="gpuledger.torch_runs.measure")
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--probe", action="store_true", help="the device's facts alone")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--no-account", dest="account", action="store_false")
     parser.add_argument("--stream", action="store_true")
@@ -124,10 +129,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--flops", action="store_true")
     parser.add_argument("--snapshot", type=Path)
     given = vars(parser.parse_args(arguments))
-    run = Run.model_validate_json(given.pop("run").read_text())
-    out = given.pop("out")
+    source, out, probe = given.pop("run"), given.pop("out"), given.pop("probe")
     try:
-        report = measure(run, Options(**given))
+        require_device()
+        report = device_facts() if probe else measure(
+            Run.model_validate_json(source.read_text()), Options(**given))
     except GpuledgerError as error:
         print(error, file=sys.stderr)
         return BAD_INPUT

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.config.run import Run
-from gpuledger.estimate import device_of
 from gpuledger.memory.instants import Bridge, Instant, StepAccount, account_of_run
 from gpuledger.memory.ledger import CATEGORIES
+from gpuledger.program.device import Device
 
 BRIDGE = ("requested", "rounding", "unsplit tails", "allocated", "cached blocks", "reserved",
           "outside PyTorch", "device used")
@@ -67,9 +67,15 @@ def reconcile(run: Run, report: dict[str, Any]) -> Reconciliation:
 
     The estimate takes the SMs and capability of the device that was measured.
     """
-    estimated = with_outside(account_of_run(run, device_of(run)), run)
+    estimated = with_outside(account_of_run(run, measured_device(report)), run)
     measured = measured_account(report)
     return Reconciliation(estimated, measured, tuple(rows_of(estimated, measured)))
+
+
+def measured_device(report: dict[str, Any]) -> Device:
+    """What kernels need to know of the device that was measured."""
+    major, minor = report["device"]["capability"].split(".")
+    return Device((int(major), int(minor)), report["device"]["num_sms"])
 
 
 def with_outside(account: StepAccount, run: Run) -> StepAccount:
