@@ -166,7 +166,7 @@ class Timeline:
         copies = self.copies_of_incoming(op, incoming)
         if step.region:                                  # what a checkpoint unpacks is local to the node
             memory.drop(*reversed(saved))
-        memory.play(op.reduce)
+        memory.play(op.reduce(incoming[0].strides) if callable(op.reduce) else op.reduce)
         self.outgoing = {t: copies.get(t) or self.outgoing_buffer(op, gradient, incoming)
                          for t, gradient in op.gradients.items()}
         memory.drop(*(buffer.number for buffer in incoming))

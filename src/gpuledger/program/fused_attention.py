@@ -1,11 +1,12 @@
 """FlashAttention-2, the memory-efficient kernel and cuDNN's: one operator each, no scores in memory."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import kernels
 from . import operators as op
-from .layout import transposed
+from .layout import elementwise, transposed
 from .masks import bias_of_mask, padded_bias
 from .program import Op, Tape
 from .sizes import Size, round_up
@@ -45,8 +46,11 @@ def heads_inside(x: Tensor, name: str) -> Tensor:
     return Tensor(name, x.shape, x.dtype, strides=transposed((b, s, a, d), None, 1, 2)[1])
 
 
-def gradients_inside(*tensors: Tensor) -> list[Tensor]:
-    return [heads_inside(t, f"d({t.name})") for t in tensors]
+def same_layout(x: Tensor, name: str) -> Tensor:
+    """at::empty_like of (b, s, a, d): dense, in memory as x."""
+    shape, strides = transposed(x.shape, x.strides, 1, 2)
+    return Tensor(name, x.shape, x.dtype,
+                  strides=transposed(shape, elementwise(shape, strides), 1, 2)[1])
 
 
 def attention_flops(query: Tensor) -> Size:
@@ -57,10 +61,10 @@ def attention_flops(query: Tensor) -> Size:
 
 def attention_op(settings: Core, inputs: tuple[Tensor, Tensor, Tensor], outputs: tuple[Tensor, ...],
                  forward: tuple[Move, ...], backward: tuple[Move, ...],
-                 bias: Tensor | None = None) -> Op:
+                 bias: Tensor | None = None, new: Callable[[Tensor, str], Tensor] = heads_inside) -> Op:
     """The node common to the three kernels. Backward forms S again: 2.5 times the forward products."""
     query, key, value = inputs
-    dq, dk, dv = gradients_inside(query, key, value)
+    dq, dk, dv = (new(t, f"d({t.name})") for t in inputs)
     flops = attention_flops(query)
     y, logsumexp, *random_state = outputs
     biases = () if bias is None else (bias,)
@@ -73,7 +77,7 @@ def attention_op(settings: Core, inputs: tuple[Tensor, Tensor, Tensor], outputs:
 def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with dropout."""
     b, a, s, d = query.shape
-    y, logsumexp = heads_inside(query, "attention"), Tensor("logsumexp", (b, a, s), "float32")
+    y, logsumexp = same_layout(query, "attention"), Tensor("logsumexp", (b, a, s), "float32")
     state, unused = scratch("rng state", 16), scratch("rng unused", 8)
     if settings.dropout:
         seed = scratch("rng seed", 16)
@@ -84,7 +88,7 @@ def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
                    *(-t for t in per_split))
     dot, accumulator = kernels.flash_backward(b, a, s, d)
     return tape.append(attention_op(settings, (query, key, value), (y, logsumexp, state, unused),
-                                    forward, (+dot, +accumulator, -accumulator, -dot)))
+                                    forward, (+dot, +accumulator, -accumulator, -dot), new=same_layout))
 
 
 def efficient(tape: Tape, settings: Core, inputs: tuple[Tensor, Tensor, Tensor],
@@ -112,6 +116,8 @@ def efficient_scratch(query: Tensor) -> tuple[Move, ...]:
     if query.dtype != "float32":
         return +delta, +tiles, -delta, -tiles
     weighted, strided = query.like("dO * O"), delta.like("delta strided")
+    if transposed((b, s, a), None, 1, 2)[1] is None:     # one head: the sum is delta already
+        return +weighted, +delta, -weighted, +tiles, -delta, -tiles
     return +weighted, +strided, +delta, -strided, -weighted, +tiles, -delta, -tiles
 
 

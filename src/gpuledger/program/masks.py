@@ -5,7 +5,7 @@ from .program import Op, Tape
 from .sizes import Size, round_up
 from .tensor import Tensor
 
-EFFICIENT_COLUMNS = 16          # the memory-efficient kernel reads rows of a bias aligned to so many elements
+EFFICIENT_COLUMNS = 8          # the memory-efficient kernel reads rows of a bias aligned to so many elements
 
 
 def bias_of_mask(tape: Tape, s: Size, dtype: str) -> Tensor:
@@ -30,7 +30,7 @@ def causal_bias(tape: Tape, s: Size, dtype: str) -> Tensor:
 
 
 def padded_bias(tape: Tape, bias: Tensor) -> Tensor:
-    """(..., s) padded to a multiple of 16 columns, where it is none, and sliced back: a view. [S15]
+    """(..., s) padded to a multiple of 8 columns, where it is none, and sliced back: a view. [S15]
 
     Ref: pad_bias and preprocess_mask (ATen/native/transformers/attention.cpp).
     """

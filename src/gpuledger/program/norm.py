@@ -7,10 +7,10 @@ from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
 from . import operators as op
-from .layout import elementwise
-from .program import INCOMING, Gradient, Op, Tape
-from .reductions import reduce_columns
-from .sizes import Size, product
+from .layout import Strides, elementwise
+from .program import INCOMING, Gradient, Moves, Op, Tape
+from .reductions import sum_rows
+from .sizes import Size
 from .tensor import Move, Tensor
 
 
@@ -126,12 +126,14 @@ def weigh(tape: Tape, name: str, weight: Tensor, x: Tensor) -> Tensor:
     wide = "float32" if "float32" in (x.dtype, weight.dtype) else x.dtype
     y = x.like(name, wide, elementwise(x.shape, x.strides))
     dx, full, d_weight = x.like(f"d({x.name})", wide), x.like("dY * X", wide), weight.gradient()
-    partial, semaphores = reduce_columns(product(x.shape[:-1]), x.shape[-1], tape.device)
-    reduce = (+d_weight, +partial, +semaphores, -semaphores, -partial, -full)
-    gradients: dict[Tensor, Gradient] = {x: dx, weight: d_weight}
-    if wide != x.dtype:
-        narrow = x.gradient()
-        reduce, gradients[x] = (*reduce, +narrow, -dx), narrow
+    narrow = None if wide == x.dtype else x.gradient()
+    gradients: dict[Tensor, Gradient] = {x: narrow or dx, weight: d_weight}
+
+    def reduce(strides: Strides) -> Moves:
+        partial, semaphores = sum_rows(x.shape, strides, tape.device)
+        cast_back = () if narrow is None else (+narrow, -dx)
+        return +d_weight, +partial, +semaphores, -semaphores, -partial, -full, *cast_back
+
     return tape.append(Op(name, (weight, x), (y,), saves=(x, weight), backward=(+dx, +full),
-                          reduce=reduce, gradients=gradients, follows=tuple(t for t in gradients.values()
-                          if t is not d_weight), equation="S9"))
+                          reduce=reduce, gradients=gradients, equation="S9",
+                          follows=(dx,) if narrow is None else (narrow,)))

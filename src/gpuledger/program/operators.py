@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .kernels import embedding_backward
+from .layout import Strides
 from .layout import elementwise as elementwise_strides
-from .program import INCOMING, Op, Tape
-from .reductions import reduce_columns
+from .program import INCOMING, Moves, Op, Tape
+from .reductions import sum_rows
 from .sizes import Size, product
 from .tensor import Move, Tensor
 
@@ -194,9 +195,13 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                               gradients={x: unfolded, weight: transposed}, folded_output=folded,
                               product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
     dc = offset.gradient()
-    partial, semaphores = reduce_columns(rows, n, tape.device)
+
+    def bias_gradient(strides: Strides) -> Moves:
+        partial, semaphores = sum_rows((rows, n), strides, tape.device)
+        return +dc, +partial, +semaphores, -semaphores, -partial
+
     return tape.append(Op(name, (x, weight, offset), (y,), saves=(x, weight), backward=(+dx, +dw),
-                          reduce=(+dc, +partial, +semaphores, -semaphores, -partial),
+                          reduce=bias_gradient,
                           gradients={offset: dc, weight: transposed, x: unfolded} if folded else
                           {x: unfolded, offset: dc, weight: transposed}, folded_output=folded,
                           product=True, flops=flops, backward_flops=backward_flops, equation="S5"))

@@ -26,6 +26,7 @@ class Incoming:
 
 
 INCOMING = Incoming()
+Moves = tuple[Move, ...]
 Gradient = Tensor | Incoming
 
 
@@ -36,7 +37,8 @@ class Op:
     saves           what the node holds until its backward ran, in the order PyTorch lets go of it
     forward         what the kernel allocates and frees, in order
     backward        what the node's function allocates and frees
-    reduce          what the engine does after that function returned: sum a broadcast gradient, cast it
+    reduce          what the engine does after that function returned: sum a broadcast gradient, cast it;
+                    a function of the incoming gradient's strides where a sum's scratch depends on them
     gradients       what each differentiable read receives: a tensor of those moves, or Incoming; in the
                     order in which the engine hands them on
     follows         these gradients lie in memory as the incoming gradient does
@@ -56,7 +58,7 @@ class Op:
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
                  saves: tuple[Tensor, ...] = (), forward: tuple[Move, ...] | None = None,
-                 backward: tuple[Move, ...] = (), reduce: tuple[Move, ...] = (),
+                 backward: tuple[Move, ...] = (), reduce: Moves | Callable[[Strides], Moves] = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
                  folded_output: Shape | None = None,
                  gradient_copy: Tensor | None = None, product: bool = False,
@@ -68,7 +70,7 @@ class Op:
         self.saves = saves
         self._forward_moves = forward
         self.backward = backward
-        self.reduce = reduce
+        self.reduce: Moves | Callable[[Strides], Moves] = reduce
         self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
         self.follows = follows
         self.folded_output = folded_output

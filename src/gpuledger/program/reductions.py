@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .device import Device
-from .sizes import Size, ceil_div, maximum, minimum
+from .layout import Shape, Strides
+from .sizes import Size, ceil_div, maximum, minimum, product, uniformly
 from .tensor import Tensor, scratch
 
 THREADS, WARP = 512, 32
@@ -76,6 +77,18 @@ def reduce_columns(rows: Size, columns: Size, device: Device) -> Scratch:
     values = ceil_div(rows, block.height) * splits
     grid = ceil_div(columns // v, block.width)
     return shared(block, values, grid, 4 * columns * v * block.width, device)
+
+
+def sum_rows(shape: Shape, strides: Strides, device: Device) -> Scratch:
+    """Scratch of summing (..., n) over all dimensions but the last, however it lies in memory."""
+    *outer, n = shape
+    rows = product(tuple(outer))
+    if strides is None:
+        return reduce_columns(rows, n, device)
+    steps = [stride for size, stride in zip(outer, strides, strict=False) if not uniformly(size == 1)]
+    if any(uniformly(step < strides[-1]) for step in steps):
+        return reduce_rows(n, rows, device)
+    return reduce_columns(rows, n, device)
 
 
 def shared(block: Block, values_per_thread: Size, grid: Size, nbytes: Size, device: Device) -> Scratch:

@@ -41,8 +41,11 @@ def draw_model(rng: random.Random, seq_len: int) -> Model:
              "num_kv_heads": kv if llama or rng.random() < 0.2 else heads, "head_dim": head_dim,
              "ffn_hidden_size": rng.randint(16, 1600), "vocab_size": rng.randint(200, 8000),
              "max_position_embeddings": seq_len + rng.randint(0, 9)}
-    return Model(**sizes, **(draw_llama(rng, head_dim) if llama else draw_gpt(rng, head_dim)),
-                 **draw_options(rng, seq_len))
+    family = draw_llama(rng, head_dim) if llama else draw_gpt(rng, head_dim)
+    options = draw_options(rng, seq_len)
+    if family["positions"] == "alibi":
+        options["sliding_window"] = options["full_attention_interval"] = None
+    return Model(**sizes, **family, **options)
 
 
 def draw_llama(rng: random.Random, head_dim: int) -> dict[str, Any]:
