@@ -9,18 +9,18 @@
 static Settings the_settings;
 static pthread_once_t read_once = PTHREAD_ONCE_INIT;
 
-static uint64_t number(const char *variable, uint64_t otherwise) {
-  const char *text = getenv(variable);
+static uint64_t number(const char* variable, uint64_t otherwise) {
+  const char* text = getenv(variable);
   return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
 /* CUDA_VISIBLE_DEVICES=0,1 hides the others; the list ends at the first entry that is no device. */
 static int visible_devices(int installed) {
-  const char *text = getenv("CUDA_VISIBLE_DEVICES");
+  const char* text = getenv("CUDA_VISIBLE_DEVICES");
   if (!text) return installed;
   int visible = 0;
   while (*text && visible < installed) {
-    char *end;
+    char* end;
     long index = strtol(text, &end, 10);
     if (end == text || index < 0 || index >= installed) break;
     visible++;
@@ -31,10 +31,10 @@ static int visible_devices(int installed) {
 }
 
 static void read_settings(void) {
-  Settings *s = &the_settings;
-  const char *name = getenv("GPULEDGER_EMULATED_NAME");
+  Settings* s = &the_settings;
+  const char* name = getenv("GPULEDGER_EMULATED_NAME");
   snprintf(s->name, sizeof s->name, "%s", name && *name ? name : "NVIDIA H100 80GB HBM3");
-  const char *capability = getenv("GPULEDGER_EMULATED_CAPABILITY");
+  const char* capability = getenv("GPULEDGER_EMULATED_CAPABILITY");
   s->capability_major = 9;
   s->capability_minor = 0;
   if (capability) sscanf(capability, "%d.%d", &s->capability_major, &s->capability_minor);
@@ -45,7 +45,7 @@ static void read_settings(void) {
   s->num_devices = visible_devices(devices > MAX_DEVICES ? MAX_DEVICES : devices);
 }
 
-const Settings *settings(void) {
+const Settings* settings(void) {
   pthread_once(&read_once, read_settings);
   return &the_settings;
 }

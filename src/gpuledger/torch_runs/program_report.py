@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .emulated_gpu.growth import FEWEST_STEPS
+
 GIB = 2**30
 SHOWN_LINES = 6
 
@@ -32,11 +34,11 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield from _heading(report)
     yield ""
     yield from _device_table(report["devices"])
+    for oom in report["ooms"]:
+        yield from _oom_lines(oom)
     for device in report["devices"]:
         yield from _peak_lines(device)
         yield from _growth_lines(device, report["steps"])
-    for oom in report["ooms"]:
-        yield from _oom_lines(oom)
     yield ""
     yield from _outside_lines(report)
     yield "not real:"
@@ -88,7 +90,9 @@ def _growth_lines(device: dict[str, Any], steps: int) -> Iterator[str]:
     growth = device["growth"]
     yield ""
     if growth is None:
-        yield f"cuda:{device['index']}: no growth from step to step ({steps} optimizer steps seen)"
+        found = "no growth from step to step" if steps >= FEWEST_STEPS else (
+            f"growth from step to step is not judged below {FEWEST_STEPS} steps")
+        yield f"cuda:{device['index']}: {found} ({steps} optimizer steps seen)"
         return
     yield (f"cuda:{device['index']}: LEAK, {growth['requested_bytes_per_step']:,} bytes requested "
            f"({growth['allocated_bytes_per_step']:,} allocated) more after each step, from step "

@@ -18,9 +18,10 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
     dist.all_reduce(loss.detach())
+held = torch.cuda.memory_stats()["requested_bytes.all.current"]
 gathered = [None] * dist.get_world_size()
 dist.all_gather_object(gathered, {"rank": dist.get_rank()})
 assert len(gathered) == dist.get_world_size() and gathered[0] == {"rank": dist.get_rank()}
 dist.barrier()
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "done")
+print(held)
 dist.destroy_process_group()

@@ -1,5 +1,6 @@
-/* CUDA's own crt/host_defines.h comes with the compiler package, not with the runtime wheel that torch
- * installs.  These are the macros of it that cuda_runtime_api.h uses when a plain C compiler reads it. */
+/* CUDA's own crt/host_defines.h comes with the compiler package, not with the runtime wheel that
+ * torch installs.  These are the macros of it that cuda_runtime_api.h uses when a plain C compiler
+ * reads it. */
 #ifndef GPULEDGER_CRT_HOST_DEFINES_H
 #define GPULEDGER_CRT_HOST_DEFINES_H
 #define __host__

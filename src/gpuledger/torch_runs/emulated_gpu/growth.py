@@ -36,14 +36,15 @@ class Mark:
 # Optimizer states appear in the first step and DDP rebuilds its buckets in the second.
 WARM_UP_STEPS = 2
 FEWEST_INTERVALS = 3
+FEWEST_STEPS = WARM_UP_STEPS + 1 + FEWEST_INTERVALS
 
 
 def growth(marks: Sequence[Mark], events: Sequence[Event]) -> Growth | None:
     """The leak that the marks show, or None: fewer than 6 steps, or live bytes fell or stood still."""
+    if len(marks) < FEWEST_STEPS:
+        return None
     steady = marks[WARM_UP_STEPS:]
     intervals = len(steady) - 1
-    if intervals < FEWEST_INTERVALS:
-        return None
     rises = [after.requested_bytes - before.requested_bytes
              for before, after in zip(steady, steady[1:], strict=False)]
     if min(rises) < 0 or 2 * sum(rise > 0 for rise in rises) <= intervals:

@@ -1,7 +1,7 @@
 """PyTorch's memory history, read: what was alive at the peak, and what outlived its step. No torch.
 
 An event is a dict of ``torch.cuda.memory._snapshot()["device_traces"][device]``: ``action`` (alloc,
-free_requested, ...), ``addr``, ``size`` in requested bytes, ``time_us``, and ``frames``, innermost first,
+free_completed, ...), ``addr``, ``size`` in requested bytes, ``time_us``, and ``frames``, innermost first,
 each with ``filename``, ``line`` and ``name``.
 """
 from __future__ import annotations
@@ -104,11 +104,15 @@ def peak(events: Sequence[Event]) -> Peak | None:
 
 
 def _apply(event: Event, alive: dict[int, Event]) -> int:
-    """Updates the live blocks; the change in requested bytes. A free hands back at ``free_requested``."""
+    """Updates the live blocks; the change in requested bytes.
+
+    A block that another stream still uses is freed later than asked; PyTorch counts its requested bytes
+    until then (``free_completed``).
+    """
     if event["action"] == "alloc":
         alive[event["addr"]] = event
         return int(event["size"])
-    if event["action"] == "free_requested":
+    if event["action"] == "free_completed":
         before = alive.pop(event["addr"], None)
         return -int(before["size"]) if before else 0
     return 0

@@ -9,13 +9,16 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from .import_hooks import when_imported
 from .store import LonelyStore
 
 
@@ -61,22 +64,31 @@ def host_groups() -> None:
     Gloo connects every pair of ranks with sockets, and the others do not exist. Host tensors are not
     measured; each rank is taken to hold what this one holds.
     """
-    from torch.testing._internal.distributed import fake_pg  # importing it registers the backend
+    from torch.testing._internal.distributed.fake_pg import FakeProcessGroup
 
-    create = fake_pg._create_fake_pg
+    # Older versions take no options.
+    options = (FakeProcessGroup.Options(),) if hasattr(FakeProcessGroup, "Options") else ()
 
     def silent_group(store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
-        options = c10d._DistributedBackendOptions()
-        options.group_rank, options.group_size = rank, size
-        return create(options, None)
+        return FakeProcessGroup._create_internal(rank, size, *options)
 
     c10d.ProcessGroupGloo = silent_group
 
 
-def broadcast_objects() -> None:
-    """broadcast_object_list and scatter_object_list leave this rank's own objects.
+def subgroups() -> None:
+    """Communicators of subgroups are made anew, not split from their parent's.
 
-    On another rank than the source they would unpickle bytes that nobody sent.
+    A split communicator does not say how many ranks it has, and gathered objects need to know. PyTorch's
+    allocator is not involved either way.
+    """
+    if hasattr(c10d, "_get_split_source"):
+        c10d._get_split_source = lambda parent: None
+
+
+def broadcast_objects() -> None:
+    """Object lists are not sent: this rank keeps its own; receiving one is an error that says so.
+
+    On another rank than the source, PyTorch would unpickle bytes that nobody sent.
     """
 
     def broadcast_object_list(object_list: list[Any], *_: Any, **__: Any) -> None:
@@ -89,10 +101,14 @@ def broadcast_objects() -> None:
             rank = dist.get_rank() % len(scatter_object_input_list)
             scatter_object_output_list[0] = scatter_object_input_list[rank]
 
-    for name, function in (("broadcast_object_list", broadcast_object_list),
-                           ("scatter_object_list", scatter_object_list)):
-        setattr(dist, name, function)
-        setattr(c10d, name, function)
+    def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(
+            "an emulated rank has no peer to receive objects from; pipeline stages need static "
+            "shapes: pass input_args and output_args (input_grads and output_grads) to PipelineStage")
+
+    for function in (broadcast_object_list, scatter_object_list, recv_object_list):
+        setattr(dist, function.__name__, function)
+        setattr(c10d, function.__name__, function)
 
 
 def spawn() -> None:
@@ -108,7 +124,64 @@ def spawn() -> None:
     torch.multiprocessing.spawn = call_here
 
 
-PATCHES: tuple[Callable[[], None], ...] = (rendezvous, host_groups, broadcast_objects, spawn)
+def pipeline_vote() -> None:
+    """A pipeline stage decides alone whether shapes are static.
+
+    torch.distributed.pipelining multiplies the votes of all stages on the device, where products are not
+    computed. The vote of this stage stands for all.
+    """
+
+    def own_vote(module: ModuleType) -> None:
+        stage = module.PipelineStage
+        if not hasattr(stage, "_warmup_forward_vote"):
+            return
+
+        def forward_vote(self: Any, has_backward: bool, received_acc: Any = None) -> Any:
+            dynamic = module.InferenceMode.needs_dynamic(self._user_meta, has_backward)
+            self._own_vote = int(not dynamic)
+            return torch.tensor([self._own_vote], dtype=torch.int32, device=self.device)
+
+        def backward_result(self: Any, received_result: Any = None) -> Any:
+            return torch.tensor([self._own_vote], dtype=torch.int32, device=self.device)
+
+        stage._warmup_forward_vote = forward_vote
+        stage._warmup_backward_result = backward_result
+
+    when_imported("torch.distributed.pipelining.stage", own_vote)
+
+
+def deepspeed_agreement() -> None:
+    """DeepSpeed ZeRO-3 does not compare its lists with rank 0.
+
+    It would compare with values that rank 0 broadcasts, and there is no rank 0 to do it.
+    """
+
+    def agree(module: ModuleType) -> None:
+        for name in vars(module):
+            if name.startswith("assert_") and name.endswith("_same_as_other_ranks"):
+                setattr(module, name, lambda values: None)
+
+    when_imported("deepspeed.runtime.zero.utils", agree)
+
+
+def finished_collectives() -> None:
+    """After each optimizer step, buffers of finished collectives are let go of.
+
+    NCCL's watchdog does that every 100 ms, for collectives that nobody waits for (DDP's buckets). A step
+    takes longer than that on a GPU, but a few milliseconds here: without this they would pile up.
+    """
+
+    def let_go(*_: Any) -> None:
+        for group in list(c10d._world.pg_map):
+            if group.size() > 0 and "nccl" in c10d._world.pg_map[group][0]:
+                group._get_backend(torch.device("cuda"))._wait_for_pending_works()
+
+    register_optimizer_step_post_hook(let_go)
+
+
+PATCHES: tuple[Callable[[], None], ...] = (
+    rendezvous, host_groups, subgroups, broadcast_objects, spawn, pipeline_vote, deepspeed_agreement,
+    finished_collectives)
 
 
 def apply_patches() -> list[Patch]:

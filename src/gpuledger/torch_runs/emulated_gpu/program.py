@@ -18,6 +18,7 @@ from .launch import DEFAULT_GPUS_PER_NODE, Launch, parse_command, rank_environme
 
 LAUNCHER = "gpuledger.torch_runs.emulated_gpu.launcher"
 SCHEMA_VERSION = 1
+STDERR = 2
 # Events of the allocator's history that are kept, the latest: 60 steps of GPT-2, some 100 MB of host memory.
 MAX_EVENTS = 100_000
 
@@ -101,7 +102,7 @@ def _run_child(launch: Launch, settings: dict[str, Any], environment: dict[str, 
                *launch.arguments]
     sys.stdout.flush()
     child = subprocess.Popen(command, env=environment,
-                             stdout=sys.stderr.fileno() if quiet_stdout else None)
+                             stdout=STDERR if quiet_stdout else None)
     try:
         return child.wait()
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.library import Library, register_autograd, register_fake
 
 from gpuledger.torch_runs.kernels.shapes import accumulator_dtype, dense_like
@@ -82,13 +83,20 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
         logits, *count = ctx.saved_tensors
-        _scale(ctx.ops, logits, dloss, count[0] if ctx.late else None)
-        return logits, None, None, None, None
+        dlogits = _scaled(ctx.ops, logits, dloss, count[0] if ctx.late else None)
+        return dlogits, None, None, None, None
 
 
-def _scale(ops: Any, gradient: Tensor, factor: Tensor, count: Tensor | None) -> None:
+def _scaled(ops: Any, gradient: Tensor, factor: Tensor, count: Tensor | None) -> Tensor:
+    """gradient * factor / count: in place, unless the graph is kept for another backward.
+
+    torch.compile cuts the traced graph in two, and its backward half may not change what the forward
+    half returns: there the scaling is out of place too.
+    """
+    if torch._C._autograd._get_current_graph_task_keep_graph() or get_proxy_mode() is not None:
+        gradient = gradient.clone()
     ops.scale_(gradient, factor, count)
-    increment_version(gradient)             # a second backward would scale twice: refused instead
+    return gradient
 
 
 _libraries: list[Library] = []              # an operator lives as long as its Library
@@ -196,12 +204,11 @@ def _define_linear_cross_entropy(library: Library, namespace: str, ops: Any) -> 
 
     def gradients(ctx: Any, dloss: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         dhidden, dweight, *count = ctx.saved_tensors
-        wanted = [dhidden if ctx.want_hidden else None, dweight if ctx.want_weight else None]
         if dloss is None:
             return (None,) * 8
-        for gradient in wanted:
-            if gradient is not None:
-                _scale(ops, gradient, dloss, count[0] if ctx.late else None)
-        return *wanted, *((None,) * 6)
+        divisor = count[0] if ctx.late else None
+        return (_scaled(ops, dhidden, dloss, divisor) if ctx.want_hidden else None,
+                _scaled(ops, dweight, dloss, divisor) if ctx.want_weight else None,
+                *((None,) * 6))
 
     register_autograd(f"{namespace}::linear_cross_entropy", gradients, setup_context=keep)
