@@ -26,7 +26,8 @@ def training(seed: int = 5, **settings: object):
 @given(SHAPES, st.integers(1, 513), st.integers(0, 3))
 @settings(max_examples=200, deadline=None)
 def test_ranks_sum_to_the_whole_plus_named_padding(shapes, dp, stage) -> None:
-    weights = [Tensor(f"w{i}", shape, "float32", "parameter") for i, shape in enumerate(shapes)]
+    weights = [(Tensor(f"w{i}", shape, "float32", "parameter"), 1 + i % 3)
+               for i, shape in enumerate(shapes)]
     how = training(training__optimizer_implementation="foreach", training__precision="fp32")
     whole = model_states(weights, how, UNDIVIDED)
     divided = model_states(weights, how, Division(stage, dp))
@@ -85,8 +86,8 @@ STATE_BYTES_PER_PARAMETER = [
 
 @pytest.mark.parametrize(("precision", "optimizer", "per_parameter"), STATE_BYTES_PER_PARAMETER)
 def test_bytes_per_parameter(precision: str, optimizer: str, per_parameter: int) -> None:
-    weights = [Tensor("w", (30, 40), "bfloat16" if precision in ("bf16", "bf16-master") else "float32",
-                      "parameter")]
+    dtype = "bfloat16" if precision in ("bf16", "bf16-master") else "float32"
+    weights = [(Tensor("w", (30, 40), dtype, "parameter"), 1)]
     how = training(training__precision=precision, training__optimizer=optimizer,
                    training__momentum=0.9 if optimizer == "sgd" else 0.0,
                    training__attention="eager",

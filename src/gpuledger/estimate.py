@@ -119,7 +119,7 @@ def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = F
     flops = count_flops(run, convention)
     return Estimate(
         run=run, parameters=parameter_counts(run.model).total,
-        parameters_per_rank=sum(finder.division.part(w, 3).numel for w in finder.weights),
+        parameters_per_rank=sum(n * finder.division.part(w, 3).numel for w, n in finder.counted),
         memory=memory, flops=flops, checkpoint=checkpoint_of(run, finder), states=peak.states,
         live=peak.live, assumptions=assumptions,
         warnings=(*cautions(run), *warnings_of(run, memory)))
@@ -203,7 +203,7 @@ def count_flops(run: Run, convention: str) -> Flops:
 
 def checkpoint_of(run: Run, finder: StepPeak) -> Checkpoint:
     """Over all ranks, without padding: what torch.save of the state dicts holds. [C1]"""
-    weights_bytes = sum(w.nbytes for w in finder.weights)
+    weights_bytes = sum(count * w.nbytes for w, count in finder.counted)
     return Checkpoint(int(weights_bytes), int(weights_bytes + finder.whole_states_bytes()))
 
 

@@ -24,8 +24,10 @@ class Memory:
         self.tensors: list[Tensor] = []                  # by number of the allocation
         self.categories: list[str] = []
         self.layers: list[int | None] = []
+        self.equations: list[str] = []                   # row of docs/formulas.md
         self.current: dict[Tensor, int] = {}             # storage -> number of its latest allocation
         self.layer: int | None = None
+        self.equation = ""
 
     def allocate(self, tensor: Tensor, category: str | None = None) -> int:
         """A new storage, held once (by whoever asked). Returns its number."""
@@ -38,6 +40,7 @@ class Memory:
         self.tensors.append(tensor)
         self.categories.append(category or ROLE_CATEGORY[tensor.role])
         self.layers.append(self.layer)
+        self.equations.append(self.equation)
         return number
 
     def number(self, tensor: Tensor) -> int | None:

@@ -56,7 +56,8 @@ class StepPeak:
         self.program = build(run.model, run.training, device, num_layers=self.walk.num_layers)
         self.division = Division(run.parallel.zero_stage, run.parallel.dp)
         self.weights = all_weights(self.program, self.walk)
-        self.states = (*model_states(self.weights, run.training, self.division),
+        self.counted = counted_weights(self.program, self.walk)
+        self.states = (*model_states(self.counted, run.training, self.division),
                        *step_constants(run.model, run.training, device))
 
     @property
@@ -66,7 +67,7 @@ class StepPeak:
 
     def whole_states_bytes(self) -> Size:
         """Masters and optimizer states of all ranks together, without padding."""
-        states = model_states(self.weights, self.training, UNDIVIDED)
+        states = model_states(self.counted, self.training, UNDIVIDED)
         return sum(state.nbytes for state in states if state.category == "optimizer")
 
     def find(self) -> Peak:
@@ -136,7 +137,6 @@ class StepPeak:
                 numbers[number] = None
             else:
                 del numbers[number]
-        equations = equations_by_storage(self.program)
         counts: Counter[LiveKey] = Counter()
         sizes: dict[LiveKey, tuple[Size, str]] = {}
         for number in numbers:
@@ -144,7 +144,7 @@ class StepPeak:
             detail = f"{tuple(tensor.shape)} {tensor.dtype}"
             key = (memory.categories[number], tensor.name, detail, layer is not None)
             counts[key] += self.walk.stands_for(layer)
-            equation = "G1" if key[0] == "gradients" else equations.get(tensor.storage, "G2")
+            equation = "G1" if key[0] == "gradients" else memory.equations[number] or "G2"
             sizes[key] = memory.sizes[number], equation
         return [Live(key[0], f"block: {key[1]}" if key[3] else key[1], count, count * sizes[key][0],
                      sizes[key][1], f"{count} x {key[2]}") for key, count in counts.items()]
@@ -196,12 +196,7 @@ def all_weights(program: Program, walk: Walk) -> tuple[Tensor, ...]:
     return tuple(weights)
 
 
-def equations_by_storage(program: Program) -> dict[Tensor, str]:
-    """Which row of docs/formulas.md accounts for each storage."""
-    equations: dict[Tensor, str] = {}
-    for op in program.root.ops():
-        for tensor in op.writes:
-            equations.setdefault(tensor.storage, op.equation)
-        for move in (*op.forward_moves, *op.backward, *op.reduce):
-            equations.setdefault(move.tensor.storage, op.equation)
-    return equations
+def counted_weights(program: Program, walk: Walk) -> list[tuple[Tensor, int]]:
+    """Each walked weight, and how many of the model it stands for."""
+    layers = program.tape.weight_layers
+    return [(w, walk.stands_for(layer)) for w, layer in zip(program.weights, layers, strict=True)]

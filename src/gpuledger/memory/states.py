@@ -35,7 +35,10 @@ class State:
     detail: str = ""
 
 
-def model_states(weights: Sequence[Tensor], training: Training, division: Division) -> list[State]:
+Counted = Sequence[tuple[Tensor, int]]               # a tensor, and how many like it there are
+
+
+def model_states(weights: Counted, training: Training, division: Division) -> list[State]:
     """Parameters, fp32 masters and optimizer states of this rank. [Z1] [O1]-[O6]
 
     Raises NotYetError for optimizers that need whole matrices where ZeRO divides them.
@@ -46,32 +49,35 @@ def model_states(weights: Sequence[Tensor], training: Training, division: Divisi
             f"optimizer {training.optimizer} keeps states of whole matrices, and ZeRO stage "
             f"{division.stage} over {division.dp} ranks divides them",
             "use zero_stage: 0, or optimizer: adamw")
-    updated = weights
     states = [_state("parameters", "parameters", weights, division, 3)]
+    updated = weights
     if precision.master_dtype is not None:
-        updated = [w.like(w.name, precision.master_dtype) for w in weights]
+        updated = [(w.like(w.name, precision.master_dtype), count) for w, count in weights]
         states.append(_state("optimizer", "fp32 master weights", updated, division, 1))
-    kinds: dict[str, list[Tensor]] = {}
-    for weight in updated:
+    kinds: dict[str, list[tuple[Tensor, int]]] = {}
+    for weight, count in updated:
         for state in optimizer_states(weight, training):
-            kinds.setdefault(state.name, []).append(state)
+            kinds.setdefault(state.name, []).append((state, count))
     states += [_state("optimizer", name, tensors, division, 1) for name, tensors in kinds.items()]
     if "absmax1" in kinds:
-        codes = [Tensor("codes", (CODES,), "float32")] * 2
+        codes = [(Tensor("codes", (CODES,), "float32"), 2)]
         states.append(_state("optimizer", "8-bit code tables", codes, UNDIVIDED, 1))
     return states
 
 
-def _state(category: str, name: str, tensors: Sequence[Tensor], division: Division,
-           stage: int) -> State:
-    parts = [division.part(t, stage).nbytes for t in tensors]
-    rounding = sum(-size % BLOCK_BYTES for size in parts)
-    padding = sum(division.padding_bytes(t, stage) for t in tensors)
+def _state(category: str, name: str, tensors: Counted, division: Division, stage: int) -> State:
+    nbytes = rounding = padding = elements = number = 0
+    for tensor, count in tensors:
+        part = division.part(tensor, stage).nbytes
+        nbytes += count * part
+        rounding += count * (-part % BLOCK_BYTES)
+        padding += count * division.padding_bytes(tensor, stage)
+        elements += count * tensor.numel
+        number += count
     over = f" / {division.dp} ranks" if division.divides(stage) else ""
-    elements = sum(t.numel for t in tensors)
-    equation = "Z1" if category == "parameters" else "O1"
-    return State(category, name, len(tensors), sum(parts), padding, rounding, equation,
-                 f"{elements:,} elements of {tensors[0].dtype}{over}")
+    return State(category, name, number, nbytes, padding, rounding,
+                 "Z1" if category == "parameters" else "O1",
+                 f"{elements:,} elements of {tensors[0][0].dtype}{over}")
 
 
 def step_constants(model: Model, training: Training, device: Device) -> list[State]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuledger.program.model import Program
-from gpuledger.program.program import Part
+from gpuledger.program.program import Op, Part
 from gpuledger.program.sizes import Size, ceil_div
 from gpuledger.program.tensor import ITEMSIZE, Tensor
 
@@ -76,6 +76,14 @@ class ZeroTimeline(Timeline):
         super().enter(step)
         self.positions.append((len(self.memory.events), step))
 
+    def run(self, op: Op, *, saving: bool) -> None:
+        self.memory.equation = op.equation
+        super().run(op, saving=saving)
+
+    def differentiate(self, step: Step) -> None:
+        self.memory.equation = step.op.equation
+        super().differentiate(step)
+
     def leave(self) -> None:
         self.memory.drop(*self.gathered)
         self.gathered, self.group = [], None
@@ -86,6 +94,7 @@ class ZeroTimeline(Timeline):
         self.memory.drop(*self.gathered)
         self.memory.layer = step.layer
         self.group = step.group
+        self.memory.equation = "Z3"
         weights = self.group_weights.get(step.group, {})
         self.gathered = [self.memory.allocate(w.like(f"gathered {w.name}"), "buffers") for w in weights]
 
