@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
 from gpuledger.program.model import Program, build
+from gpuledger.program.program import Part
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
@@ -119,8 +120,8 @@ class StepPeak:
 
     def _update(self) -> tuple[StepRunner, Size, int]:
         """The optimizer on all weights of this rank, and the highest level of its temporaries."""
-        runner = StepRunner(replace(self.program, weights=self.weights), self.training, 1,
-                            division=self.division)
+        update_alone = replace(self.program, root=Part("update"), weights=self.weights)
+        runner = StepRunner(update_alone, self.training, 1, division=self.division)
         runner.update(first=False)
         live = best = position = 0
         for i, (sign, _, nbytes) in enumerate(runner.memory.events):
