@@ -1,18 +1,21 @@
 """Records, and how names, files and options become a run."""
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 
 import pytest
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 
 from gpuledger.config import (
     EveryK,
     Model,
     Parallelism,
     Record,
+    Run,
     RunOptions,
     Training,
     cautions,
@@ -36,19 +39,34 @@ def messages(action, *arguments) -> list[str]:
 
 
 def test_records_are_frozen():
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError, match="frozen"):
         load_model("gpt2").num_layers = 3
+    with pytest.raises(AttributeError, match="frozen"):
+        del load_model("gpt2").num_layers
+
+
+def test_records_compare_copy_and_pickle_by_value():
+    run = load_run("llama-3-8b-h100x8")
+    assert pickle.loads(pickle.dumps(run)) == run == copy.deepcopy(run)
+    other = run.model.model_copy(update={"num_layers": 3})
+    assert (other.num_layers, run.model.num_layers, other == run.model) == (3, 32, False)
+    assert len({run.model, other, load_model("llama-3-8b")}) == 2
+    assert Run.model_validate_json(run.model_dump_json()) == run
+    assert repr(EveryK(every=2)) == "EveryK(every=2)"
+    assert run.training.model_dump(exclude={"loss"}, exclude_defaults=True) == {
+        "seq_len": 8192, "micro_batch_size": 1, "global_batch_size": 128, "precision": "bf16-mixed",
+        "optimizer": "adamw", "attention": "flash", "recompute": "none"}
 
 
 def test_every_field_says_what_it_is():
-    def records(kind: type[Record]):
-        yield kind
-        for child in kind.__subclasses__():
-            yield from records(child)
+    def undescribed(kind: type[Record]):
+        for name, field in kind.model_fields.items():
+            if not field.description:
+                yield f"{kind.__name__}.{name}"
+            if isinstance(field.annotation, type) and issubclass(field.annotation, Record):
+                yield from undescribed(field.annotation)
 
-    undescribed = [(kind.__name__, name) for kind in records(Record)
-                   for name, field in kind.model_fields.items() if not field.description]
-    assert undescribed == []
+    assert list(undescribed(Run)) == []
 
 
 def test_a_cross_field_problem_is_a_validation_error_in_python_too():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import Field
-
 from ..errors import Problem
+from .efficiency import Efficiency
+from .fields import Field
 from .record import Record
 
 
@@ -59,6 +59,10 @@ class Gpu(Record):
         ge=0,
         description="memory taken by a CUDA context with PyTorch's kernels loaded",
     )
+    efficiency: Efficiency | None = Field(
+        default=None,
+        description="measured efficiency curves (`gpuledger calibrate`); null: presets/efficiency",
+    )
     sources: dict[str, str] = Field(description="where each number comes from, by field")
 
     def cross_field_problems(self) -> Iterator[Problem]:
@@ -95,16 +99,13 @@ class Cluster(Record):
     name: str = Field(default="cluster", description="how reports call it")
     gpu: Gpu = Field(
         description="GPU preset name, or the fields inline",
-        json_schema_extra={
-            "hint": "pass --gpu, for example --gpu h100-80gb-sxm; `gpuledger presets gpus` "
-            "lists them"
-        },
+        hint="pass --gpu, for example --gpu h100-80gb-sxm; `gpuledger presets gpus` lists them",
     )
     gpus: int = Field(
         gt=0,
         le=10**7,
         description="GPUs in all",
-        json_schema_extra={"hint": "pass --gpus, for example --gpus 8"},
+        hint="pass --gpus, for example --gpus 8",
     )
     gpus_per_node: int = Field(
         default=8, gt=0, le=10**4, description="GPUs that share one fast link"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
-
 from ..errors import Problem
+from .fields import Field
 from .record import Record
 
 Count = Annotated[int, Field(gt=0, le=10**9)]
@@ -31,10 +30,10 @@ class Bias(Record):
         default=False, description="bias of the output projection onto the vocabulary"
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def one_word_for_all(cls, value: Any) -> Any:
-        return bias_by_projection(value) if isinstance(value, bool) else value
+    def prepared(cls, values: Any) -> Any:
+        """`true` and `false` stand for all projections."""
+        return bias_by_projection(values) if isinstance(values, bool) else values
 
 
 def bias_by_projection(everywhere: bool, *, norm: object = "layernorm") -> dict[str, bool]:
@@ -120,12 +119,12 @@ class Model(Record):
         default=None, gt=0, description="logits become cap * tanh(logits / cap) (Gemma 2)"
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def no_bias_in_rmsnorm(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("bias"), bool):
-            return value | {"bias": bias_by_projection(value["bias"], norm=value.get("norm"))}
-        return value
+    def prepared(cls, values: Any) -> Any:
+        """`bias: true` leaves an RMSNorm without one."""
+        if isinstance(values, dict) and isinstance(values.get("bias"), bool):
+            return values | {"bias": bias_by_projection(values["bias"], norm=values.get("norm"))}
+        return values
 
     def cross_field_problems(self) -> Iterator[Problem]:
         yield from _attention_problems(self)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field
-
 from ..errors import Problem
+from .fields import Field
 from .record import Record
 
 Framework = Literal[

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
-
 from ..errors import Problem
+from .fields import Field
 from .record import Record
 
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16", "bf16-master"]
@@ -22,18 +21,7 @@ class EveryK(Record):
     every: int = Field(gt=0, description="blocks 0, k, 2k, ... are recomputed")
 
 
-RecomputeWord = Literal["none", "selective", "full"]
-
-
-def _recompute_kind(value: Any) -> str:
-    return "mapping" if isinstance(value, (dict, EveryK)) else "word"
-
-
-# Discriminated, so that a mistake is reported for the form that was written and not for both.
-Recompute = Annotated[
-    Annotated[RecomputeWord, Tag("word")] | Annotated[EveryK, Tag("mapping")],
-    Discriminator(_recompute_kind),
-]
+Recompute = Literal["none", "selective", "full"] | EveryK
 
 # What each optimizer's public implementation offers: torch.optim for all but lion (lion-pytorch)
 # and adamw-8bit (bitsandbytes). The first one is taken where the run does not say.
@@ -101,13 +89,13 @@ class Training(Record):
         default="torch", description="PyTorch's kernels, or gpuledger's fused ones"
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def only_implementation(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "optimizer_implementation" not in value:
-            offered = IMPLEMENTATIONS.get(str(value.get("optimizer")))
-            return value | {"optimizer_implementation": offered[0]} if offered else value
-        return value
+    def prepared(cls, values: Any) -> Any:
+        """Where nothing is said, the optimizer runs in the first implementation that it has."""
+        if isinstance(values, dict) and "optimizer_implementation" not in values:
+            offered = IMPLEMENTATIONS.get(str(values.get("optimizer")))
+            return values | {"optimizer_implementation": offered[0]} if offered else values
+        return values
 
     def cross_field_problems(self) -> Iterator[Problem]:
         yield from _optimizer_problems(self)
