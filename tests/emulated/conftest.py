@@ -1,7 +1,8 @@
 """Real PyTorch on the emulated GPU, in child processes.
 
 Where it cannot be had (no CUDA build of torch, no gcc) these tests skip with the reason; with
-GPULEDGER_REQUIRE_EMULATED=1 they fail instead, so that a run that should hold them cannot lose them.
+GPULEDGER_REQUIRE_EMULATED=1 they fail instead, so that a run that should hold them cannot lose
+them.
 """
 from __future__ import annotations
 

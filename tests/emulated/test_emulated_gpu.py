@@ -1,4 +1,4 @@
-"""The emulated GPU itself: what torch sees of it, and that capacity and segments behave as on a card."""
+"""The emulated GPU itself: what torch sees of it, and how capacity and segments behave."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,9 +21,9 @@ print(json.dumps([torch.cuda.device_count(), p.name, p.major, p.minor, p.multi_p
 
 
 def test_memory_statistics_of_a_matmul_and_its_backward(emulated):
-    # Two fp32 inputs of 4 MiB and two gradients, the scalar loss and its gradient (512 B each, one freed),
-    # and the cuBLAS workspace of capability 9.0: 32 MiB, which PyTorch allocates for each handle and stream:
-    # once for the forward thread, once for the backward thread.
+    # Two fp32 inputs of 4 MiB and two gradients, the scalar loss (512 B), and cuBLAS's workspace of
+    # capability 9.0: 32 MiB, which PyTorch allocates for each handle and stream, so once for the
+    # forward thread and once for the backward thread.
     seen = emulated.run("""
 import json, torch
 x, w = (torch.empty(1024, 1024, device="cuda", requires_grad=True) for _ in range(2))
@@ -74,7 +74,8 @@ import json, torch
 x = torch.empty(2**22, dtype=torch.uint8, device="cuda:1")
 y = x.to("cuda:0")[: 2**20].clone()
 del x
-print(json.dumps([[torch.cuda.memory_allocated(d), torch.cuda.max_memory_allocated(d)] for d in (0, 1)]))
+print(json.dumps([[torch.cuda.memory_allocated(d), torch.cuda.max_memory_allocated(d)]
+                  for d in (0, 1)]))
 """, devices=2)
     assert seen == [[1 * MIB, 5 * MIB], [0, 4 * MIB]]
 
@@ -86,7 +87,8 @@ q = torch.empty(2, 8, 256, 64, device="cuda", dtype=torch.bfloat16, requires_gra
 out = F.scaled_dot_product_attention(q, q, q, is_causal=True)
 print(json.dumps([out.grad_fn.name(), torch.cuda.is_bf16_supported(including_emulation=False)]))
 """
-    assert emulated.run(program, device=A100_80GB) == ["ScaledDotProductFlashAttentionBackward0", True]
+    ampere = emulated.run(program, device=A100_80GB)
+    assert ampere == ["ScaledDotProductFlashAttentionBackward0", True]
     turing = emulated.run(program, device=T4_16GB)
     assert turing[0] != "ScaledDotProductFlashAttentionBackward0" and turing[1] is False
 

@@ -44,5 +44,6 @@ def emulate_program(command: list[str], options: EmulateOptions) -> int:
     ))
     if options.stats:
         write_whole(options.stats, json.dumps(result.report, indent=2))
-    typer.echo(json.dumps(result.report, indent=2) if options.as_json else report_text(result.report))
+    as_text = json.dumps(result.report, indent=2) if options.as_json else report_text(result.report)
+    typer.echo(as_text)
     return result.exit_status

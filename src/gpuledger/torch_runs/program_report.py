@@ -1,4 +1,4 @@
-"""The report on an emulated program, as text. The same content as data is ``ProgramResult.report``."""
+"""The report on an emulated program, as text. ``ProgramResult.report`` is the same as data."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -123,7 +123,7 @@ def _outside_lines(report: dict[str, Any]) -> Iterator[str]:
            "  CUDA context: not known for this GPU, so what is free is an upper bound")
     ranks = report["nccl"]["communicators"]
     if ranks:
-        sizes = ", ".join(str(count) if count else "a part" for count in sorted(ranks, reverse=True))
+        sizes = ", ".join(str(n) if n else "a part" for n in sorted(ranks, reverse=True))
         yield f"  NCCL: {len(ranks)} communicator{'s' if len(ranks) > 1 else ''} (ranks: {sizes})"
         yield f"  {NCCL_PUBLISHED}"
 

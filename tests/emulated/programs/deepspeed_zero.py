@@ -2,9 +2,9 @@
 import os
 
 os.environ |= {"DS_BUILD_OPS": "0", "DS_SKIP_CUDA_CHECK": "1", "DS_ACCELERATOR": "cuda"}
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
+import deepspeed
+import torch
+from torch import nn
 
 
 def train(stage):
@@ -12,7 +12,8 @@ def train(stage):
     optimizer = torch.optim.AdamW(model.parameters())
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config={
         "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "gradient_clipping": 1.0,
-        "zero_optimization": {"stage": stage, "reduce_bucket_size": 2_000_000, "overlap_comm": True},
+        "zero_optimization": {
+            "stage": stage, "reduce_bucket_size": 2_000_000, "overlap_comm": True},
         "zero_allow_untested_optimizer": True, "steps_per_print": 10**9})
     for _ in range(2):
         engine.backward(engine(torch.randn(4, 1001, device="cuda", dtype=torch.bfloat16)).sum())

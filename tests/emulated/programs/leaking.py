@@ -2,7 +2,8 @@
 import torch
 import torch.nn.functional as F
 
-model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 16)).cuda()
+model = torch.nn.Sequential(
+    torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 16)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 losses = []
 for _ in range(8):

@@ -1,4 +1,4 @@
-"""FSDP1, ZeroRedundancyOptimizer on DDP, HSDP, and tensor parallelism under FSDP2, one after the other."""
+"""FSDP1, ZeroRedundancyOptimizer on DDP, HSDP, and tensor parallelism under FSDP2, in turn."""
 import os
 
 import torch
@@ -61,7 +61,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding, self.norm = nn.Embedding(4096, 512), nn.LayerNorm(512)
-        self.up, self.down, self.head = nn.Linear(512, 2048), nn.Linear(2048, 512), nn.Linear(512, 4096)
+        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
+        self.head = nn.Linear(512, 4096)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -74,7 +75,8 @@ def tensor_parallel(mesh):
         "norm": SequenceParallel(),
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Shard(1)),
-        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1),
+                                use_local_output=False),
     })
     fully_shard(model, mesh=mesh["replicate"])
     optimizer = torch.optim.AdamW(model.parameters())
@@ -90,5 +92,6 @@ dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
 torch.cuda.set_device(device)
 on_host = torch.ones(3)
 dist.all_reduce(on_host)
-mesh = init_device_mesh("cuda", (dist.get_world_size() // 4, 4), mesh_dim_names=("replicate", "shard"))
+mesh = init_device_mesh("cuda", (dist.get_world_size() // 4, 4),
+                        mesh_dim_names=("replicate", "shard"))
 print([fsdp1(), zero1(), hsdp(mesh), tensor_parallel(mesh)])

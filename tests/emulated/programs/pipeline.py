@@ -16,7 +16,8 @@ gradient = torch.empty(TOKENS, HIDDEN, device="meta")
 stage = PipelineStage(
     part, rank, stages, torch.device("cuda", torch.cuda.current_device()),
     input_args=(activation if rank else gradient,), output_args=(activation,),
-    input_grads=(gradient,) if rank else None, output_grads=(gradient,) if rank < stages - 1 else None)
+    input_grads=(gradient,) if rank else None,
+    output_grads=(gradient,) if rank < stages - 1 else None)
 schedule = Schedule1F1B(stage, n_microbatches=MICROBATCHES,
                         loss_fn=lambda output, target: (output - target).square().mean())
 batch = torch.zeros(TOKENS * MICROBATCHES, HIDDEN, device="cuda")

@@ -13,4 +13,5 @@ for _ in range(2):
     model(input_ids=tokens, labels=tokens).loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-print(sum(p.numel() for p in model.parameters()), torch.cuda.memory_stats()["requested_bytes.all.current"])
+held = torch.cuda.memory_stats()["requested_bytes.all.current"]
+print(sum(p.numel() for p in model.parameters()), held)

@@ -1,7 +1,7 @@
 """A GPU that is not there: real PyTorch on a stand-in for the CUDA libraries.
 
-Nothing here imports torch: the libraries are built and the environment is prepared for a *child* process,
-because a preloaded library must be there before torch is.
+Nothing here imports torch: the libraries are built and the environment is prepared for a *child*
+process, because a preloaded library must be there before torch is.
 """
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Builds the stand-in for the CUDA libraries from ``csrc/emulated_gpu`` with gcc, once per torch.
 
-Two parts make one shared library: the written sources, and one no-op for every other CUDA symbol that the
-installed torch needs. Which those are is asked of torch itself (``nm``), so a new torch needs no new list.
+Two parts make one shared library: the written sources, and one no-op for every other CUDA symbol
+that the installed torch needs. Which those are is asked of torch itself (``nm``), so a new torch
+needs no new list.
 """
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ LIBRARY = "libcuda.so.1"
 ALIASES = ("libnvidia-ml.so.1",)
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra")
 
-# Symbols of these libraries are stood in for. cuFile, cuSOLVER, cuSPARSE, cuFFT and NVRTC are not: they
-# stay the real ones, and fail by name where they need a device.
+# Symbols of these libraries are stood in for. cuFile, cuSOLVER, cuSPARSE, cuFFT and NVRTC are not:
+# they stay the real ones, and fail by name where they need a device.
 STOOD_IN = re.compile(r"(cuda[A-Z]|__cuda|cublas|cudnn|nccl|cu[A-Z])\w+$")
 KEPT_REAL = re.compile(
     r"cuFile|cudaGetError(Name|String)$|ncclGet(Version|ErrorString)$"
@@ -33,10 +34,11 @@ KEPT_REAL = re.compile(
 
 
 def build() -> Path:
-    """The folder with the stand-in libraries for the installed torch; builds them if they are not cached.
+    """The folder with the stand-in libraries for the installed torch, built if not cached yet.
 
-    The cache is ``$GPULEDGER_CACHE``, else ``$XDG_CACHE_HOME/gpuledger``, else ``~/.cache/gpuledger``.
-    Raises GpuledgerError without Linux, a CUDA build of torch, gcc, nm or CUDA's headers.
+    The cache is ``$GPULEDGER_CACHE``, else ``$XDG_CACHE_HOME/gpuledger``, else
+    ``~/.cache/gpuledger``. Raises GpuledgerError without Linux, a CUDA build of torch, gcc, nm or
+    CUDA's headers.
     """
     torch = installed_torch()
     sources = source_folder()
@@ -59,9 +61,10 @@ def cache_folder() -> Path:
 
 
 def source_folder() -> Path:
-    """The C sources: inside the installed package, or in the repository that this file belongs to."""
+    """The C sources: inside the installed package, or in the repository of this file."""
     package = Path(__file__).resolve().parents[2]
-    for folder in (package / "_csrc" / "emulated_gpu", package.parents[1] / "csrc" / "emulated_gpu"):
+    for root in (package / "_csrc", package.parents[1] / "csrc"):
+        folder = root / "emulated_gpu"
         if (folder / "emulated_gpu.h").exists():
             return folder
     raise GpuledgerError(
@@ -128,12 +131,13 @@ def _header_folder(torch: InstalledTorch) -> Path:
             return folder
     raise GpuledgerError(
         f"no CUDA {torch.cuda} headers (cuda.h, cuda_runtime_api.h) were found",
-        hint="install torch with its dependencies (pip install torch), or set CUDA_HOME to a toolkit",
+        hint="install torch with its dependencies, or set CUDA_HOME to a toolkit",
     )
 
 
 def _header_major(folder: Path) -> str:
-    version = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
+    text = (folder / "cuda.h").read_text(errors="replace")
+    version = re.search(r"#define CUDA_VERSION (\d+)", text)
     return str(int(version[1]) // 1000) if version else ""
 
 
@@ -145,12 +149,13 @@ def _compile(source: Path, sources: Path, headers: Path, work: Path, gcc: str) -
 
 
 def _needed(torch: InstalledTorch, headers: Path, nm: str) -> set[str]:
-    """Every CUDA symbol that torch links, all of the CUDA runtime, and the driver API that is looked up."""
+    """The CUDA symbols that torch links, the CUDA runtime, and the driver API it looks up."""
     names = _symbols([nm, "-D", "--undefined-only", *map(str, torch.libraries)])
     runtime = torch.vendor_files("*/lib/libcudart.so.*")
     if runtime:
         names |= _symbols([nm, "-D", "--defined-only", *map(str, runtime)])
-    names |= set(re.findall(r"CUDAAPI (cu[A-Z]\w*)\s*\(", (headers / "cuda.h").read_text(errors="replace")))
+    driver = (headers / "cuda.h").read_text(errors="replace")
+    names |= set(re.findall(r"CUDAAPI (cu[A-Z]\w*)\s*\(", driver))
     return {name for name in names if STOOD_IN.match(name) and not KEPT_REAL.match(name)}
 
 
@@ -159,8 +164,8 @@ def _defined(objects: list[Path], nm: str) -> set[str]:
 
 
 def _symbols(command: list[str]) -> set[str]:
-    lines = _run(command).splitlines()
-    return {line.split()[-1].split("@")[0] for line in lines if line.strip() and not line.endswith(":")}
+    lines = [line for line in _run(command).splitlines() if line.strip()]
+    return {line.split()[-1].split("@")[0] for line in lines if not line.endswith(":")}
 
 
 def _stub_source(names: list[str]) -> str:
@@ -173,7 +178,8 @@ def _stub_source(names: list[str]) -> str:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        first_error = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        first_error = next((line for line in said if "error" in line), said[0])
         raise GpuledgerError(
             f"building the emulated GPU failed: {first_error}",
             hint=f"run it by hand: {' '.join(command[:3])} ... {command[-1]}",

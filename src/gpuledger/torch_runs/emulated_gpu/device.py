@@ -11,8 +11,9 @@ from ...errors import InputError
 class EmulatedDevice:
     """One GPU.
 
-    ``total_bytes`` is what ``torch.cuda.mem_get_info()[1]`` says on a real card: less than its label.
-    ``context_bytes`` is what a CUDA context takes of it; it lowers what the allocator can get.
+    ``total_bytes`` is what ``torch.cuda.mem_get_info()[1]`` says on a real card: less than its
+    label. ``context_bytes`` is what a CUDA context takes of it; it lowers what the allocator can
+    get.
     """
 
     name: str
@@ -37,12 +38,19 @@ class EmulatedDevice:
 
 
 def device_from_gpu(gpu: Gpu) -> EmulatedDevice:
-    """The device that a GPU preset describes. Raises InputError for a GPU that is not a CUDA device.
+    """The device that a GPU preset describes.
 
-    Where a preset does not know the context's size it takes nothing here, and what the allocator can
-    get is an upper bound.
+    Raises InputError for a GPU that is not a CUDA device, or whose number of SMs is not known.
+
+    Where a preset does not know the context's size it takes nothing here, and what the allocator
+    can get is an upper bound.
     """
-    if gpu.compute_capability is None or gpu.num_sms is None:
+    if gpu.num_sms is None:
+        raise InputError(
+            f"{gpu.name}: its number of SMs is not known",
+            hint="PyTorch sizes scratch buffers by it; name num_sms in the GPU's file",
+        )
+    if gpu.compute_capability is None:
         raise InputError(
             f"{gpu.name} ({gpu.vendor}) has no CUDA compute capability",
             hint="only CUDA GPUs can be emulated; `gpuledger presets gpus` lists them",

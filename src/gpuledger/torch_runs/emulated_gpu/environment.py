@@ -21,10 +21,11 @@ def emulated_environment(
 ) -> dict[str, str]:
     """A whole environment for a child process that sees ``devices`` emulated GPUs of this kind.
 
-    ``base`` is what it adds to (default: this process's environment). ``trace`` is a file to which the
-    first call of every generated stand-in is appended. Builds the libraries on first use.
+    ``base`` is what it adds to (default: this process's environment). ``trace`` is a file to which
+    the first call of every generated stand-in is appended. Builds the libraries on first use.
 
-    Raises InputError for a number of devices outside 1..64, GpuledgerError where nothing can be built.
+    Raises InputError for a number of devices outside 1..64, GpuledgerError where nothing can be
+    built.
     """
     if not 1 <= devices <= MAX_DEVICES:
         raise InputError(f"{devices} emulated devices", hint=f"ask for 1 to {MAX_DEVICES}")

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .memory_history import Block, Event, Holding, live_blocks
 
@@ -13,8 +14,8 @@ from .memory_history import Block, Event, Holding, live_blocks
 class Growth:
     """Live bytes that rise from step to step and never fall: a leak.
 
-    Measured at the end of each optimizer step, from ``first_step`` to ``last_step`` (counted from 1).
-    ``lines`` are the lines that allocate what remains, with bytes and blocks per step.
+    Measured at the end of each optimizer step, from ``first_step`` to ``last_step`` (counted from
+    1). ``lines`` are the lines that allocate what remains, with bytes and blocks per step.
     """
 
     requested_bytes_per_step: int
@@ -40,18 +41,19 @@ FEWEST_STEPS = WARM_UP_STEPS + 1 + FEWEST_INTERVALS
 
 
 def growth(marks: Sequence[Mark], events: Sequence[Event]) -> Growth | None:
-    """The leak that the marks show, or None: fewer than 6 steps, or live bytes fell or stood still."""
+    """The leak that the marks show; None below 6 steps, or if live bytes fell or stood still."""
     if len(marks) < FEWEST_STEPS:
         return None
     steady = marks[WARM_UP_STEPS:]
     intervals = len(steady) - 1
     rises = [after.requested_bytes - before.requested_bytes
-             for before, after in zip(steady, steady[1:], strict=False)]
+             for before, after in pairwise(steady)]
     if min(rises) < 0 or 2 * sum(rise > 0 for rise in rises) <= intervals:
         return None
+    allocated = steady[-1].allocated_bytes - steady[0].allocated_bytes
     return Growth(
         requested_bytes_per_step=sum(rises) // intervals,
-        allocated_bytes_per_step=(steady[-1].allocated_bytes - steady[0].allocated_bytes) // intervals,
+        allocated_bytes_per_step=allocated // intervals,
         first_step=WARM_UP_STEPS + 1,
         last_step=len(marks),
         lines=_lines_that_remain(marks, events),

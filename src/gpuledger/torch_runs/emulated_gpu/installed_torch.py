@@ -37,10 +37,12 @@ class InstalledTorch:
 def installed_torch() -> InstalledTorch:
     """The installed CUDA build of torch.
 
-    Raises GpuledgerError where there is none: another system, no torch, a CPU or ROCm build, too old.
+    Raises GpuledgerError where there is none: another system, no torch, a CPU or ROCm build, too
+    old.
     """
     if sys.platform != "linux":
-        raise GpuledgerError(f"the emulated GPU needs Linux; this is {sys.platform}", hint=INSTALL_HINT)
+        raise GpuledgerError(
+            f"the emulated GPU needs Linux; this is {sys.platform}", hint=INSTALL_HINT)
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise GpuledgerError("torch is not installed", hint=INSTALL_HINT)

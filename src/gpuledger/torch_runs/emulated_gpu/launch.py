@@ -18,7 +18,7 @@ DEFAULT_GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class Launch:
-    """A Python program: ``kind`` is script, module or code. Ranks are None where the command says none."""
+    """A Python program: ``kind`` is script, module or code. Ranks are None if not given."""
 
     kind: str
     target: str
@@ -29,7 +29,9 @@ class Launch:
 
 
 def parse_command(command: list[str]) -> Launch:
-    """What a command line would start: python [flags] FILE | -m MODULE | -c CODE, FILE.py, or torchrun.
+    """What a command line would start.
+
+    It is python [flags] FILE | -m MODULE | -c CODE, FILE.py, or torchrun.
 
     Raises InputError for anything else, with the command to use instead where one is known.
     """
@@ -94,7 +96,7 @@ def _script(words: list[str]) -> Launch:
 
 
 def _parse_torchrun(words: list[str]) -> Launch:
-    """torchrun's own options up to the program; --nproc-per-node times --nnodes is the world size."""
+    """torchrun's options, then the program. The world size is nproc-per-node times nnodes."""
     options: dict[str, str] = {}
     while words and words[0].startswith("-"):
         name, has_value, value = words[0].partition("=")
@@ -107,10 +109,10 @@ def _parse_torchrun(words: list[str]) -> Launch:
                          hint="gpuledger emulate -- torchrun --nproc-per-node 8 train.py ARGS")
     ranks_per_node = _count(options, "--nproc-per-node", DEFAULT_GPUS_PER_NODE)
     world_size = ranks_per_node * _count(options, "--nnodes", 1)
-    kind, target = ("module", words[0]) if {"-m", "--module"} & set(options) else ("script", words[0])
-    if kind == "script":
-        _script(words)
-    return Launch(kind, target, tuple(words[1:]), (), ranks_per_node, world_size)
+    if {"-m", "--module"} & set(options):
+        return Launch("module", words[0], tuple(words[1:]), (), ranks_per_node, world_size)
+    script = _script(words)
+    return Launch("script", script.target, script.arguments, (), ranks_per_node, world_size)
 
 
 def _count(options: dict[str, str], name: str, gpus: int) -> int:

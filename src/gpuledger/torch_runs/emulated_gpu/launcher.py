@@ -1,7 +1,7 @@
 """Runs the user's program inside the child process: ``python -m ...launcher SETTINGS_JSON ARGS``.
 
-The program sees itself as ``__main__`` with its own ``sys.argv`` and ``sys.path``; what it prints, raises
-or exits with is its own. Afterwards a report of what the allocator saw is written.
+The program sees itself as ``__main__`` with its own ``sys.argv`` and ``sys.path``; what it prints,
+raises or exits with is its own. Afterwards a report of what the allocator saw is written.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main() -> NoReturn:
 
 
 def run_program(kind: str, target: str, arguments: list[str]) -> tuple[int, str | None]:
-    """Runs it to its end: (exit status as Python would give it, the exception's last line or None)."""
+    """Runs it to its end: (exit status as Python gives it, the exception's last line or None)."""
     runner = _runner(kind, target, arguments)
     try:
         runner()
@@ -64,7 +64,7 @@ def _runner(kind: str, target: str, arguments: list[str]) -> Callable[[], Any]:
 
 
 def _exit_status(code: object) -> int:
-    """What the interpreter makes of SystemExit: None is 0, a number is itself, a text is printed."""
+    """What the interpreter makes of SystemExit: None is 0, a number itself, a text is printed."""
     if code is None:
         return 0
     if isinstance(code, int):

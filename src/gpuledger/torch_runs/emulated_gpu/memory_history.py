@@ -1,8 +1,8 @@
 """PyTorch's memory history, read: what was alive at the peak, and what outlived its step. No torch.
 
 An event is a dict of ``torch.cuda.memory._snapshot()["device_traces"][device]``: ``action`` (alloc,
-free_completed, ...), ``addr``, ``size`` in requested bytes, ``time_us``, and ``frames``, innermost first,
-each with ``filename``, ``line`` and ``name``.
+free_completed, ...), ``addr``, ``size`` in requested bytes, ``time_us``, and ``frames``, innermost
+first, each with ``filename``, ``line`` and ``name``.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Peak:
-    """The instant with the most requested bytes alive. ``line`` made the allocation that reached it."""
+    """The instant with the most requested bytes alive; ``line`` is where it was reached."""
 
     requested_bytes: int
     time_us: int
@@ -106,8 +106,8 @@ def peak(events: Sequence[Event]) -> Peak | None:
 def _apply(event: Event, alive: dict[int, Event]) -> int:
     """Updates the live blocks; the change in requested bytes.
 
-    A block that another stream still uses is freed later than asked; PyTorch counts its requested bytes
-    until then (``free_completed``).
+    A block that another stream still uses is freed later than asked; PyTorch counts its requested
+    bytes until then (``free_completed``).
     """
     if event["action"] == "alloc":
         alive[event["addr"]] = event

@@ -1,10 +1,11 @@
-"""Everything that `emulate` changes in PyTorch for a program that runs as rank r of N in one process.
+"""What `emulate` changes in PyTorch for a program that runs as rank r of N in one process.
 
-Each patch is one function: its docstring's first line is what it does, the rest is why. None of them
-touches the allocator, autograd, an optimizer or a collective on device tensors.
+Each patch is one function: its docstring's first line is what it does, the rest is why. None of
+them touches the allocator, autograd, an optimizer or a collective on device tensors.
 """
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +16,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .import_hooks import when_imported
 from .store import LonelyStore
+
+# Modules whose functions are replaced; to a type checker that is an error, which is the point.
+c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+fake_pg: Any = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+multiprocessing: Any = importlib.import_module("torch.multiprocessing")
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Patch:
     why: str
 
 
-# The C++ side holds a store by reference only: the Python object must outlive every group made with it.
+# The C++ side holds a store by reference only: the Python object must outlive every group made
+# with it.
 _stores: list[LonelyStore] = []
 
 
@@ -61,16 +67,15 @@ def rendezvous() -> None:
 def host_groups() -> None:
     """Gloo process groups (host tensors) move nothing.
 
-    Gloo connects every pair of ranks with sockets, and the others do not exist. Host tensors are not
-    measured; each rank is taken to hold what this one holds.
+    Gloo connects every pair of ranks with sockets, and the others do not exist. Host tensors are
+    not measured; each rank is taken to hold what this one holds.
     """
-    from torch.testing._internal.distributed.fake_pg import FakeProcessGroup
-
     # Older versions take no options.
-    options = (FakeProcessGroup.Options(),) if hasattr(FakeProcessGroup, "Options") else ()
+    kind = fake_pg.FakeProcessGroup
+    options = (kind.Options(),) if hasattr(kind, "Options") else ()
 
     def silent_group(store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
-        return FakeProcessGroup._create_internal(rank, size, *options)
+        return kind._create_internal(rank, size, *options)
 
     c10d.ProcessGroupGloo = silent_group
 
@@ -78,8 +83,8 @@ def host_groups() -> None:
 def subgroups() -> None:
     """Communicators of subgroups are made anew, not split from their parent's.
 
-    A split communicator does not say how many ranks it has, and gathered objects need to know. PyTorch's
-    allocator is not involved either way.
+    A split communicator does not say how many ranks it has, and gathered objects need to know.
+    PyTorch's allocator is not involved either way.
     """
     if hasattr(c10d, "_get_split_source"):
         c10d._get_split_source = lambda parent: None
@@ -104,7 +109,7 @@ def broadcast_objects() -> None:
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(
             "an emulated rank has no peer to receive objects from; pipeline stages need static "
-            "shapes: pass input_args and output_args (input_grads and output_grads) to PipelineStage")
+            "shapes: pass input_args, output_args, input_grads and output_grads to PipelineStage")
 
     for function in (broadcast_object_list, scatter_object_list, recv_object_list):
         setattr(dist, function.__name__, function)
@@ -121,14 +126,14 @@ def spawn() -> None:
                   *_: Any, **__: Any) -> None:
         fn(int(os.environ.get("LOCAL_RANK", "0")) % nprocs, *args)
 
-    torch.multiprocessing.spawn = call_here
+    multiprocessing.spawn = call_here
 
 
 def pipeline_vote() -> None:
     """A pipeline stage decides alone whether shapes are static.
 
-    torch.distributed.pipelining multiplies the votes of all stages on the device, where products are not
-    computed. The vote of this stage stands for all.
+    torch.distributed.pipelining multiplies the votes of all stages on the device, where products
+    are not computed. The vote of this stage stands for all.
     """
 
     def own_vote(module: ModuleType) -> None:
@@ -167,21 +172,23 @@ def deepspeed_agreement() -> None:
 def finished_collectives() -> None:
     """After each optimizer step, buffers of finished collectives are let go of.
 
-    NCCL's watchdog does that every 100 ms, for collectives that nobody waits for (DDP's buckets). A step
-    takes longer than that on a GPU, but a few milliseconds here: without this they would pile up.
+    NCCL's watchdog does that every 100 ms, for collectives that nobody waits for (DDP's buckets).
+    A step takes longer than that on a GPU, but a few milliseconds here: without this they would
+    pile up.
     """
 
     def let_go(*_: Any) -> None:
         for group in list(c10d._world.pg_map):
             if group.size() > 0 and "nccl" in c10d._world.pg_map[group][0]:
-                group._get_backend(torch.device("cuda"))._wait_for_pending_works()
+                backend: Any = group._get_backend(torch.device("cuda"))
+                backend._wait_for_pending_works()
 
     register_optimizer_step_post_hook(let_go)
 
 
 PATCHES: tuple[Callable[[], None], ...] = (
-    rendezvous, host_groups, subgroups, broadcast_objects, spawn, pipeline_vote, deepspeed_agreement,
-    finished_collectives)
+    rendezvous, host_groups, subgroups, broadcast_objects, spawn, pipeline_vote,
+    deepspeed_agreement, finished_collectives)
 
 
 def apply_patches() -> list[Patch]:

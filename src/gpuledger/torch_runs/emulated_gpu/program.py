@@ -19,7 +19,8 @@ from .launch import DEFAULT_GPUS_PER_NODE, Launch, parse_command, rank_environme
 LAUNCHER = "gpuledger.torch_runs.emulated_gpu.launcher"
 SCHEMA_VERSION = 1
 STDERR = 2
-# Events of the allocator's history that are kept, the latest: 60 steps of GPT-2, some 100 MB of host memory.
+# Events of the allocator's history that are kept, the latest: 60 steps of GPT-2, some 100 MB of
+# host memory.
 MAX_EVENTS = 100_000
 
 
@@ -114,7 +115,7 @@ def _no_report(status: int) -> GpuledgerError:
     how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
     return GpuledgerError(
         f"the program was ended {how} before its memory could be reported",
-        hint="if it ran on a real GPU, --trace FILE names the CUDA calls that were only stood in for",
+        hint="if it runs on a real GPU: --trace FILE names the CUDA calls that do nothing here",
     )
 
 

@@ -46,7 +46,8 @@ class Recorder:
     def start(self) -> None:
         torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=self.max_events)
-        torch._C._cuda_attach_out_of_memory_observer(self._on_oom)
+        bindings: Any = torch._C
+        bindings._cuda_attach_out_of_memory_observer(self._on_oom)
         handle = register_optimizer_step_post_hook(self._on_step)
         self._undo.append(handle.remove)
         for name in ("reset_peak_memory_stats", "reset_max_memory_allocated",
@@ -143,7 +144,8 @@ class Recorder:
         stats = torch.cuda.memory_stats(index)
         marks = [step[index] for step in self._step_marks()]
         at_peak = peak(events)
-        whole = at_peak is not None and at_peak.requested_bytes == self.peaks[index]["requested_bytes"]
+        requested = self.peaks[index]["requested_bytes"]
+        whole = at_peak is not None and at_peak.requested_bytes == requested
         found = growth(marks, events)
         return {
             "index": index,
@@ -176,7 +178,7 @@ def _calling_line() -> str:
 
 
 def _communicators() -> list[int]:
-    """Ranks of every NCCL communicator that was made; 0 for a split one, whose size only torch knows."""
+    """Ranks of each NCCL communicator; 0 for a split one, whose size only torch knows."""
     library = ctypes.CDLL(None)
     sizes = (ctypes.c_int * 4096)()
     count = library.gpuledger_emulated_communicators(sizes, len(sizes))

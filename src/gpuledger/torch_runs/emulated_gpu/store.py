@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
-# What rank 0 publishes for the others is the id of a new NCCL communicator (128 bytes). The emulated
-# NCCL does not look at it.
+Store: Any = vars(dist)["Store"]  # a C++ class without type information
+
+# What rank 0 publishes for the others is the id of a new NCCL communicator (128 bytes). The
+# emulated NCCL does not look at it.
 PUBLISHED = b"e" * 128
 
 
-class LonelyStore(dist.Store):  # type: ignore[misc]
-    """Answers at once, always: a key that this rank did not set was set by a peer that is not there."""
+class LonelyStore(Store):  # type: ignore[misc]
+    """Answers at once: a key that this rank did not set counts as set by an absent peer."""
 
     def __init__(self) -> None:
         super().__init__()
