@@ -156,9 +156,7 @@ class Timeline:
         if op.folded_output is not None and incoming[0].strides is not None:
             incoming = [self.folded(incoming[0], op)]
         saved = self.saved.pop(op, [])
-        moves = op.backward
-        if op.gradient_copy is not None and incoming[0].strides is None:
-            moves = tuple(move for move in moves if move.tensor is not op.gradient_copy)
+        moves = op.backward(incoming[0].strides) if callable(op.backward) else op.backward
         memory.play(moves[:1])
         if op.product and self.workspaces:
             memory.allocate(self.workspaces.pop())

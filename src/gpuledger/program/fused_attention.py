@@ -1,30 +1,41 @@
 """FlashAttention-2, the memory-efficient kernel and cuDNN's: one operator each, no scores in memory."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import kernels
 from . import operators as op
-from .layout import elementwise, transposed
+from .layout import Strides, elementwise, transposed
 from .masks import bias_of_mask, padded_bias
-from .program import Op, Tape
+from .program import Moves, Op, Tape
 from .sizes import Size, round_up
-from .tensor import Move, Tensor, scratch
+from .tensor import Tensor, scratch
 
 if TYPE_CHECKING:
     from .attention_kernels import Core
 
+Heads = tuple[Tensor, ...]                  # query, key, value: (b, a, s, d); perhaps a bias
+
 
 def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F3]"""
-    cast_query, cast_key, cast_value = op.autocast(tape, query, key, value)
-    assert cast_query is not None and cast_key is not None and cast_value is not None
-    inputs = cast_query, cast_key, cast_value
+    inputs = cast_inputs(tape, settings, query, key, value)
     if settings.kernel != "efficient":
         return (flash if settings.kernel == "flash" else cudnn)(tape, settings, *inputs)
     with tape.part("efficient attention", *inputs):
-        return efficient(tape, settings, inputs, kernel_bias(tape, settings, cast_query))
+        return efficient(tape, settings, inputs, kernel_bias(tape, settings, inputs[0]))
+
+
+def cast_inputs(tape: Tape, settings: Core, *inputs: Tensor) -> Heads:
+    """By autocast, the last one first; FlashAttention with a window is called past autocast, which the
+    model makes up for, the first one first."""
+    if settings.kernel == "flash" and settings.window is not None:
+        query, key, value = (op.cast(tape, t, tape.precision.compute_dtype) for t in inputs)
+        tape.hold(query, key, value)
+        return query, key, value
+    cast_query, cast_key, cast_value = op.autocast(tape, *inputs)
+    assert cast_query is not None and cast_key is not None and cast_value is not None
+    return cast_query, cast_key, cast_value
 
 
 def kernel_bias(tape: Tape, settings: Core, query: Tensor) -> Tensor | None:
@@ -59,23 +70,24 @@ def attention_flops(query: Tensor) -> Size:
     return 4 * b * a * s * s * d
 
 
-def attention_op(settings: Core, inputs: tuple[Tensor, Tensor, Tensor], outputs: tuple[Tensor, ...],
-                 forward: tuple[Move, ...], backward: tuple[Move, ...],
-                 bias: Tensor | None = None, new: Callable[[Tensor, str], Tensor] = heads_inside) -> Op:
+def attention_op(settings: Core, inputs: Heads, outputs: tuple[Tensor, ...], gradients: Heads,
+                 **moves: Any) -> Op:
     """The node common to the three kernels. Backward forms S again: 2.5 times the forward products."""
-    query, key, value = inputs
-    dq, dk, dv = (new(t, f"d({t.name})") for t in inputs)
+    query, key, value, *bias = inputs
     flops = attention_flops(query)
     y, logsumexp, *random_state = outputs
-    biases = () if bias is None else (bias,)
-    return Op(settings.kernel, (*inputs, *biases), outputs, forward=forward,
-              saves=(*biases, key, query, value, logsumexp, y, *random_state),
-              backward=(+dq, +dk, +dv, *backward), gradients={query: dq, key: dk, value: dv},
-              flops=flops, backward_flops=flops * 5 // 2, equation="S11")
+    return Op(settings.kernel, inputs, outputs,
+              saves=(*bias, key, query, value, logsumexp, y, *random_state),
+              gradients=dict(zip(inputs, gradients, strict=False)),
+              flops=flops, backward_flops=flops * 5 // 2, equation="S11", **moves)
 
 
 def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with dropout."""
+    """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with dropout.
+
+    Output and gradients lie in memory as the inputs do; backward reads contiguous (b, s, a, d) tensors,
+    and copies what is not. Ref: _flash_attention_backward (ATen/native/transformers/cuda).
+    """
     b, a, s, d = query.shape
     y, logsumexp = same_layout(query, "attention"), Tensor("logsumexp", (b, a, s), "float32")
     state, unused = scratch("rng state", 16), scratch("rng unused", 8)
@@ -87,28 +99,39 @@ def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
         forward = (+y, +logsumexp, *(+t for t in per_split), +state, +unused,
                    *(-t for t in per_split))
     dot, accumulator = kernels.flash_backward(b, a, s, d)
+    dq, dk, dv = gradients = tuple(same_layout(t, f"d({t.name})") for t in (query, key, value))
+    copy_dy, copy_y = y.like("d(attention) copy"), y.like("attention copy")
+
+    def backward(strides: Strides) -> Moves:
+        copies = [copy for copy, lies in ((copy_dy, strides), (copy_y, y.strides))
+                  if transposed(y.shape, lies, 1, 2)[1] is not None]
+        return (*(+copy for copy in copies), +dq, +dk, +dv, +dot, +accumulator, -accumulator, -dot,
+                *(-copy for copy in copies))
+
     return tape.append(attention_op(settings, (query, key, value), (y, logsumexp, state, unused),
-                                    forward, (+dot, +accumulator, -accumulator, -dot), new=same_layout))
+                                    gradients, forward=forward, backward=backward))
 
 
-def efficient(tape: Tape, settings: Core, inputs: tuple[Tensor, Tensor, Tensor],
-              bias: Tensor | None) -> Tensor:
+def efficient(tape: Tape, settings: Core, inputs: Heads, bias: Tensor | None) -> Tensor:
     """The memory-efficient kernel: logsumexp is padded to 32 queries; with dropout the random state stays
     on the CPU. A bias is kept."""
-    query, _, _ = inputs
-    b, a, s, d = query.shape
+    query, key, value = inputs
+    b, a, s, _ = query.shape
     y = heads_inside(query, "attention")
     logsumexp = Tensor("logsumexp", (b, a, round_up(s, 32)), "float32")
     if settings.dropout:
         outputs: tuple[Tensor, ...] = (y, logsumexp)
-        forward: tuple[Move, ...] = (+y, +logsumexp)
+        forward: Moves = (+y, +logsumexp)
     else:
         seed, offset = scratch("seed", 8), scratch("offset", 8)
         outputs, forward = (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp)
-    return tape.append(attention_op(settings, inputs, outputs, forward, efficient_scratch(query), bias))
+    dq, dk, dv = (heads_inside(t, f"d({t.name})") for t in inputs)
+    with_bias = inputs if bias is None else (*inputs, bias)
+    return tape.append(attention_op(settings, with_bias, outputs, (dq, dk, dv), forward=forward,
+                                    backward=(+dq, +dk, +dv, *efficient_scratch(query))))
 
 
-def efficient_scratch(query: Tensor) -> tuple[Move, ...]:
+def efficient_scratch(query: Tensor) -> Moves:
     """delta = sum(dO * O) per query: one kernel in 16 bit, three PyTorch operators in fp32."""
     b, a, s, d = query.shape
     delta = Tensor("delta", (b, a, s), "float32", "scratch")
@@ -126,7 +149,7 @@ def cudnn(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
     b, a, s, _ = query.shape
     y, logsumexp = heads_inside(query, "attention"), Tensor("logsumexp", (b, a, s, 1), "float32")
     seed, offset = scratch("seed", 8), scratch("offset", 8)
+    dq, dk, dv = (heads_inside(t, f"d({t.name})") for t in (query, key, value))
     return tape.append(attention_op(settings, (query, key, value), (y, logsumexp, seed, offset),
-                                    (+y, +logsumexp, +seed, +offset), ()))
-
-
+                                    (dq, dk, dv), forward=(+y, +logsumexp, +seed, +offset),
+                                    backward=(+dq, +dk, +dv)))

@@ -11,7 +11,7 @@ from .layout import Strides, elementwise
 from .program import INCOMING, Gradient, Moves, Op, Tape
 from .reductions import sum_rows
 from .sizes import Size
-from .tensor import Move, Tensor
+from .tensor import Tensor
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,29 @@ def fused_kernel(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     dy_copy, rstd = y.like(f"d({name}) copy"), Tensor(f"{name} rstd", x.shape[:-1], "float32")
     copy = Tensor(f"{x.name} copy", x.shape, x.dtype)
     copied, given_back = ((), ()) if x.strides is None else ((+copy,), (-copy,))
-    if weights.kind == "rmsnorm fused":
-        return tape.append(Op(name, (x, weight), (y, rstd), saves=(x, rstd),
-                              forward=(*copied, +y, +rstd, *given_back),
-                              backward=(*copied, +dx, +dw, +dy_copy, -dy_copy, *given_back),
-                              gradients={x: dx, weight: dw}, gradient_copy=dy_copy, equation="S8"))
-    mean = Tensor(f"{name} mean", x.shape[:-1], "float32")
     reads: tuple[Tensor, ...] = (x, weight)
     gradients: dict[Tensor, Gradient] = {x: dx, weight: dw}
-    d_bias: tuple[Move, ...] = ()
+    if weights.kind == "rmsnorm fused":
+        def backward(strides: Strides) -> Moves:
+            copies = () if strides is None else (+dy_copy, -dy_copy)
+            return *copied, +dx, +dw, *copies, *given_back
+
+        return tape.append(Op(name, reads, (y, rstd), saves=(x, rstd),
+                              forward=(*copied, +y, +rstd, *given_back), backward=backward,
+                              gradients=gradients, equation="S8"))
+    mean = Tensor(f"{name} mean", x.shape[:-1], "float32")
+    d_bias: Moves = ()
     if bias is not None:
         db = bias.gradient()
         reads, gradients[bias], d_bias = (*reads, bias), db, (+db,)
+
+    def layer_norm_backward(strides: Strides) -> Moves:
+        before, after = ((), ()) if strides is None else ((+dy_copy,), (-dy_copy,))
+        return *before, *copied, +dx, +dw, *d_bias, *given_back, *after
+
     return tape.append(Op(name, reads, (y, mean, rstd), saves=(x, mean, rstd),
                           forward=(*copied, +y, +mean, +rstd, *given_back),
-                          backward=(+dy_copy, *copied, +dx, +dw, *d_bias, *given_back, -dy_copy),
-                          gradients=gradients, gradient_copy=dy_copy, equation="S8"))
+                          backward=layer_norm_backward, gradients=gradients, equation="S8"))
 
 
 def composed(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class Incoming:
 
 INCOMING = Incoming()
 Moves = tuple[Move, ...]
+Script = Moves | Callable[[Strides], Moves]
 Gradient = Tensor | Incoming
 
 
@@ -36,7 +37,8 @@ class Op:
     reads, writes   tensors; the writes that are no views are allocated, in order, unless `forward` says
     saves           what the node holds until its backward ran, in the order PyTorch lets go of it
     forward         what the kernel allocates and frees, in order
-    backward        what the node's function allocates and frees
+    backward        what the node's function allocates and frees; a function of the incoming gradient's
+                    strides where the node copies a gradient that lies otherwise than its kernel reads
     reduce          what the engine does after that function returned: sum a broadcast gradient, cast it;
                     a function of the incoming gradient's strides where a sum's scratch depends on them
     gradients       what each differentiable read receives: a tensor of those moves, or Incoming; in the
@@ -44,8 +46,6 @@ class Op:
     follows         these gradients lie in memory as the incoming gradient does
     folded_output   the shape in which the function writes its output, where that is not the output's own:
                     the gradient is reshaped to it first, by a copy where strides allow no view
-    gradient_copy   among the moves of `backward`, the node's own copy of an incoming gradient; it makes
-                    none of one that is contiguous
     product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
@@ -53,15 +53,15 @@ class Op:
     """
 
     __slots__ = ("_forward_moves", "backward", "backward_flops", "equation",
-                 "flops", "folded_output", "follows", "gradient_copy", "gradients", "name", "only_recomputed", "product", "reads",
+                 "flops", "folded_output", "follows", "gradients", "name", "only_recomputed", "product", "reads",
                  "reduce", "saves", "writes")
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
                  saves: tuple[Tensor, ...] = (), forward: tuple[Move, ...] | None = None,
-                 backward: tuple[Move, ...] = (), reduce: Moves | Callable[[Strides], Moves] = (),
+                 backward: Script = (), reduce: Script = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
                  folded_output: Shape | None = None,
-                 gradient_copy: Tensor | None = None, product: bool = False,
+                 product: bool = False,
                  only_recomputed: bool = False,
                  flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
         self.name = name
@@ -70,11 +70,10 @@ class Op:
         self.saves = saves
         self._forward_moves = forward
         self.backward = backward
-        self.reduce: Moves | Callable[[Strides], Moves] = reduce
+        self.reduce = reduce
         self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
         self.follows = follows
         self.folded_output = folded_output
-        self.gradient_copy = gradient_copy
         self.product = product
         self.only_recomputed = only_recomputed
         self.flops = flops

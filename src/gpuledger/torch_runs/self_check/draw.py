@@ -107,7 +107,7 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
         attention=rng.choice(kernels),                             # type: ignore[arg-type]
         recompute=rng.choice(["none", "none", "full", "selective", EveryK(every=2)]),
         loss=loss,                                                 # type: ignore[arg-type]
-        **({"loss_chunks": rng.choice([2, 3, 8])} if loss == "chunked" else {}),
+        **({"loss_chunks": min(rng.choice([2, 3, 8]), batch * seq_len)} if loss == "chunked" else {}),
         rmsnorm_implementation=("composed" if model.norm == "rmsnorm" and rng.random() < 0.4
                                 else "fused"),
         gradient_clipping=rng.random() < 0.3, set_to_none=rng.random() < 0.8,
