@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from .arithmetic import Number, maximum, where
 from .breakdown import Breakdown
-from .collectives import Group, all_reduce_seconds, send_seconds
+from .collectives import (
+    Group,
+    all_gather_seconds,
+    all_reduce_seconds,
+    reduce_scatter_seconds,
+    send_seconds,
+)
 from .data_parallel import exposed_seconds, gradient_seconds, shard_seconds, updated_weights
 from .inputs import Decoder, Device, Layout, Software
 from .layer import HEAD_HOST_KERNELS, LayerSeconds, head_seconds, layer_seconds
@@ -40,11 +46,14 @@ def shared_seconds(decoder: Decoder, layout: Layout, device: Device, software: S
 
 
 def tensor_parallel_seconds(decoder: Decoder, layout: Layout, device: Device) -> Number:
-    """Both all-reduces of (b s h) in one pass of one layer. With sequence parallelism each is a
-    reduce-scatter and an all-gather, which move the same bytes. [T20]"""
+    """Both all-reduces of (b s h) in one pass of one layer; with sequence parallelism each is a
+    reduce-scatter and an all-gather. [T20]"""
     num_bytes = ACTIVATION_ITEM_BYTES * Local.of(decoder, layout).tokens * decoder.hidden_size
     group = Group(layout.tp, 1, layout.gpus_per_node)
-    return COLLECTIVES_PER_PASS * all_reduce_seconds(device, group, num_bytes)
+    split = (reduce_scatter_seconds(device, group, num_bytes)
+             + all_gather_seconds(device, group, num_bytes))
+    whole = all_reduce_seconds(device, group, num_bytes)
+    return COLLECTIVES_PER_PASS * where(layout.sequence_parallel > 0, split, whole)
 
 
 def context_parallel_seconds(decoder: Decoder, layout: Layout, device: Device, layer: LayerSeconds
@@ -103,10 +112,9 @@ class LayerPasses:
         host_forward = software.host_seconds * (software.forward_kernels + collectives)
         host_backward = (software.host_seconds * (software.backward_kernels + collectives)
                          + layout.recompute_layers * host_forward)
-        seen_forward = maximum(forward, host_forward)
-        seen_backward = maximum(backward, host_backward)
-        return cls(seen_forward, seen_backward,
-                   seen_forward + seen_backward - forward - backward)
+        wait_forward = maximum(host_forward - forward, 0.0)
+        wait_backward = maximum(host_backward - backward, 0.0)
+        return cls(forward + wait_forward, backward + wait_backward, wait_forward + wait_backward)
 
 
 def step_breakdown(decoder: Decoder, layout: Layout, device: Device, software: Software,
