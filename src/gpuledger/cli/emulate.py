@@ -13,8 +13,10 @@ import typer
 from ..config.run import Run
 from ..torch_runs.child import Options, measure_emulated
 from ..torch_runs.reconcile import Reconciliation, reconcile
+from ..torch_runs.validate import not_modelled
 
-ROOMY_BYTES = 2**46                         # of a GPU that nothing runs out of
+ROOMY_BYTES = 2**46  # of a GPU that nothing runs out of
+MOST_MICRO_BATCHES = 2
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,18 @@ def emulate(run: Run, snapshot: Path | None = None) -> Emulation:
         GpuledgerError: the measuring process died.
     """
     begin = time.monotonic()
-    options = Options(snapshot=snapshot)
+    run, options = representative(run), Options(snapshot=snapshot)
     report = measure_emulated(run, options)
     roomy = report if report["outcome"] == "ok" else measure_emulated(with_room(run), options)
     return Emulation(report, roomy, reconcile(run, roomy), time.monotonic() - begin)
+
+
+def representative(run: Run) -> Run:
+    """The same run with two micro-batches at most: every later one repeats the second."""
+    training, dp = run.training, run.parallel.dp
+    passes = min(run.num_microbatches, MOST_MICRO_BATCHES)
+    shorter = {"global_batch_size": training.micro_batch_size * dp * passes}
+    return run.model_copy(update={"training": training.model_copy(update=shorter)})
 
 
 def with_room(run: Run) -> Run:
@@ -62,21 +72,27 @@ def run_emulate(run: Run, assumptions: tuple[str, ...] = (), *, as_json: bool = 
     result = emulate(run, snapshot)
     for line in assumptions:
         typer.echo(f"assumed: {line}", err=True)
-    typer.echo(json.dumps(content(result, assumptions), indent=2) if as_json else text(result))
+    for line in not_modelled(run):
+        typer.echo(f"warning: {line}", err=True)
+    if as_json:
+        typer.echo(json.dumps(content(run, result, assumptions), indent=2))
+    else:
+        typer.echo(text(run, result))
     return 0
 
 
-def content(result: Emulation, assumptions: tuple[str, ...]) -> dict[str, Any]:
+def content(run: Run, result: Emulation, assumptions: tuple[str, ...]) -> dict[str, Any]:
     """The JSON document."""
     from ..report.reconciliation_json import SCHEMA_VERSION, reconciliation_content
 
     report = result.report
     return {
         "schema_version": SCHEMA_VERSION,
-        "run": report["run"],
+        "run": run.model_dump(mode="json"),
         "memory": reconciliation_content(result.reconciliation),
         "outcome": report["outcome"],
         "out_of_memory": report.get("out_of_memory"),
+        "not_modelled": not_modelled(run),
         "software": report["software"],
         "device": report["device"],
         "seconds": result.seconds,
@@ -84,7 +100,7 @@ def content(result: Emulation, assumptions: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def text(result: Emulation) -> str:
+def text(run: Run, result: Emulation) -> str:
     """Heading, comparison, verdict, and what is not real."""
     from ..report.reconciliation_json import reconciliation_content
     from ..report.reconciliation_table import rows_table
@@ -93,6 +109,8 @@ def text(result: Emulation) -> str:
     heading = (f"{result.report['run']['name']} on an emulated {device['name']}, PyTorch "
                f"{software['torch']}, {result.seconds:.1f} s")
     parts = [heading, rows_table(reconciliation_content(result.reconciliation))]
+    if run.num_microbatches > MOST_MICRO_BATCHES:
+        parts.append(f"micro-batches 3 to {run.num_microbatches} repeat the second: not run")
     if not result.fits:
         parts.append(oom_text(result.report["out_of_memory"]))
     parts.append("not real: no kernel ran and no value was computed, so nothing is known of time, "

@@ -68,8 +68,9 @@ def read_matrix(path: Path, gpu: str) -> list[Run]:
 def runs_of_group(group: object, bases: Mapping[str, Any], gpu: str) -> Iterator[Run]:
     """The combinations of `over`, the last key varying fastest."""
     if not isinstance(group, dict) or not {"name", "base"} <= set(group) <= GROUP_KEYS:
-        raise InputError(f"a group of the matrix is {group!r}: it needs name and base, and may have "
-                         "set and over", EXAMPLE)
+        raise InputError(
+            f"a group of the matrix is {group!r}: it needs name and base, may have set and over",
+            EXAMPLE)
     if group["base"] not in bases:
         raise InputError(f"group {group['name']}: there is no base {group['base']!r}",
                          f"one of: {', '.join(bases)}")

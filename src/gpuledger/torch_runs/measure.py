@@ -16,16 +16,17 @@ from typing import Any
 import torch
 
 from gpuledger.config.run import Run
-from gpuledger.errors import GpuledgerError, InputError, NotYetError
+from gpuledger.errors import GpuledgerError, InputError
 from gpuledger.files import write_whole
 
 from .child import BAD_INPUT, Options
 from .counters import CounterMeter
+from .divided import refuse_undividable
 from .environment import device_facts, is_emulated, software_facts
 from .meter import account_for_step
 from .speed import count_flops, time_steps
 from .step import MODEL_CREATED, Trainer
-from .stream import record_stream_of_step
+from .stream import make_trainer, record_stream_of_step
 
 SCHEMA_VERSION = 1
 COUNTED_STEPS = 3  # the first makes optimizer states, the second settles the cache
@@ -39,7 +40,8 @@ def measure(run: Run, options: Options) -> dict[str, Any]:
         InputError: the run has something that this PyTorch lacks.
         NotYetError: the run is divided in a way that this process cannot be one rank of.
     """
-    refuse_divided(run)
+    refuse_undividable(run.parallel)
+    refuse_unemulated(run)
     meter = CounterMeter()
     report: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run": run.model_dump(mode="json")}
     report |= {"software": software_facts(), "emulated": is_emulated(), "outcome": "ok"}
@@ -54,7 +56,7 @@ def measure(run: Run, options: Options) -> dict[str, Any]:
 
 def measured(run: Run, options: Options, meter: CounterMeter) -> dict[str, Any]:
     """Counters of the first steps, then what the options ask for, each in steps of its own."""
-    trainer = Trainer(run.model, run.training, run.num_microbatches, "cuda")
+    trainer = make_trainer(run)
     meter(MODEL_CREATED)
     for _ in range(COUNTED_STEPS):
         meter.next_step()
@@ -79,18 +81,11 @@ def require_device() -> None:
         raise InputError("PyTorch sees no CUDA device", "gpuledger emulate needs none")
 
 
-def refuse_divided(run: Run) -> None:
-    """Without a framework's buffers, a data-parallel rank without ZeRO is one GPU's run."""
-    parallel = run.parallel
-    axes = {"tp": parallel.tp, "pp": parallel.pp, "cp": parallel.cp, "ep": parallel.ep}
-    for axis, ways in axes.items():
-        if ways > 1:
-            raise NotYetError(
-                f"{axis} = {ways} cannot be measured on one device yet", f"set {axis}: 1")
-    if parallel.zero_stage or parallel.framework not in (None, "single"):
-        raise NotYetError(
-            f"zero_stage {parallel.zero_stage} with framework {parallel.framework} cannot be "
-            "measured on one device yet", "set zero_stage: 0 and leave framework out")
+def refuse_unemulated(run: Run) -> None:
+    """cuDNN asks the device for what no stand-in knows."""
+    if is_emulated() and run.training.attention == "cudnn":
+        raise InputError("attention: cudnn does not run on an emulated GPU",
+                         "use attention: flash, or gpuledger estimate")
 
 
 def failure(error: torch.cuda.OutOfMemoryError, meter: CounterMeter) -> dict[str, Any]:

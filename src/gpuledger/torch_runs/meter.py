@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpuledger.memory.instants import rounding_of
 
+from .divided import local
 from .optimizers import optimizer_tensors
 from .saved import SavedNotes, allocations_so_far, noting_saved
 from .step import Trainer
@@ -73,8 +74,8 @@ def live_blocks() -> dict[int, Block]:
 
 
 def addresses(tensors: list[Tensor]) -> set[int]:
-    """Of their storages; views share one."""
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.is_cuda}
+    """Of their storages on this rank; views share one."""
+    return {local(tensor).untyped_storage().data_ptr() for tensor in tensors if tensor.is_cuda}
 
 
 def owners_by_address(trainer: Trainer) -> dict[int, str]:

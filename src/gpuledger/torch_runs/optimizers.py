@@ -20,13 +20,16 @@ WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
 
 
-def make_optimizer(network: nn.Module, training: Training) -> Optimizer | MasterWeights:
+def make_optimizer(
+    network: nn.Module, training: Training, *, shares_states: bool = False
+) -> Optimizer | MasterWeights:
     """The optimizer of all parameters; with bf16-master it steps fp32 copies of them.
 
+    shares_states: ZeroRedundancyOptimizer divides the states over the ranks.
     Raises:
-        InputError: this PyTorch does not have the optimizer.
+        InputError: this PyTorch does not have the optimizer, or it cannot be shared.
     """
-    make = MAKERS[training.optimizer]
+    make = make_shared if shares_states else MAKERS[training.optimizer]
     if training.precision == "bf16-master":
         return MasterWeights(network, lambda named: make(named, training))
     return make(list(network.named_parameters()), training)
@@ -108,6 +111,7 @@ class Lion(Optimizer):
 
 
 Named = list[tuple[str, Tensor]]
+PLAIN = ("sgd", "adam", "adamw")
 
 
 def tensors(named: Named) -> list[Tensor]:
@@ -120,22 +124,31 @@ def implementation(training: Training) -> dict[str, Any]:
     return {"foreach": kind == "foreach", "fused": kind == "fused"}
 
 
-def sgd(named: Named, training: Training) -> Optimizer:
-    return torch.optim.SGD(
-        tensors(named), lr=LEARNING_RATE, momentum=training.momentum, **implementation(training)
-    )
+def plain(training: Training) -> tuple[type[Optimizer], dict[str, Any]]:
+    """SGD, Adam or AdamW of torch.optim, and its keywords."""
+    if training.optimizer == "sgd":
+        own: dict[str, Any] = {"momentum": training.momentum}
+        return torch.optim.SGD, {"lr": LEARNING_RATE, **own, **implementation(training)}
+    kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
+    own = {"amsgrad": training.amsgrad}
+    return kind, {"lr": LEARNING_RATE, **own, **implementation(training)}
 
 
-def adam(named: Named, training: Training) -> Optimizer:
-    return torch.optim.Adam(
-        tensors(named), lr=LEARNING_RATE, amsgrad=training.amsgrad, **implementation(training)
-    )
+def make_plain(named: Named, training: Training) -> Optimizer:
+    kind, keywords = plain(training)
+    return kind(tensors(named), **keywords)
 
 
-def adamw(named: Named, training: Training) -> Optimizer:
-    return torch.optim.AdamW(
-        tensors(named), lr=LEARNING_RATE, amsgrad=training.amsgrad, **implementation(training)
-    )
+def make_shared(named: Named, training: Training) -> Optimizer:
+    """ZeroRedundancyOptimizer: each rank has the states of its part of the parameters."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    if training.optimizer not in PLAIN:
+        raise InputError(
+            f"optimizer {training.optimizer} is not shared by ZeroRedundancyOptimizer here",
+            f"use one of: {', '.join(PLAIN)}")
+    kind, keywords = plain(training)
+    return ZeroRedundancyOptimizer(tensors(named), optimizer_class=kind, **keywords)
 
 
 def adafactor(named: Named, training: Training) -> Optimizer:
@@ -176,9 +189,9 @@ def adamw_8bit(named: Named, training: Training) -> Optimizer:
 
 
 MAKERS: dict[str, Callable[[Named, Training], Optimizer]] = {
-    "sgd": sgd,
-    "adam": adam,
-    "adamw": adamw,
+    "sgd": make_plain,
+    "adam": make_plain,
+    "adamw": make_plain,
     "adafactor": adafactor,
     "lion": lion,
     "muon": muon,
@@ -192,6 +205,7 @@ def optimizer_tensors(optimizer: Optimizer | MasterWeights) -> list[Tensor]:
         return [*optimizer.masters, *optimizer_tensors(optimizer.inner)]
     if isinstance(optimizer, Together):
         return [t for member in optimizer.members for t in optimizer_tensors(member)]
-    states = [value for state in optimizer.state.values() for value in state.values()]
+    inner = getattr(optimizer, "optim", optimizer)          # of a ZeroRedundancyOptimizer
+    states = [value for state in inner.state.values() for value in state.values()]
     tables = list(getattr(optimizer, "name2qmap", {}).values())  # code tables of 8-bit optimizers
     return [value for value in [*states, *tables] if isinstance(value, Tensor)]

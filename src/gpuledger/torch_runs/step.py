@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from gpuledger.config.model import Model
+from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
 
+from .divided import divide
 from .optimizers import CLIP_NORM, make_optimizer
 from .precision import WEIGHT_DTYPE, autocast
-from .reference_model.model import LanguageModel
 
 Observer = Callable[[str], None]
 MODEL_CREATED, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD = (
@@ -23,6 +24,7 @@ MODEL_CREATED, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD = (
     "optimizer",
     "zero grad",
 )
+UNDIVIDED = Parallelism()
 INSTANTS = (FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD)
 
 
@@ -37,13 +39,17 @@ class Trainer:
     part of the account. The gradients of the micro-batches are summed, not averaged.
     """
 
-    def __init__(self, model: Model, training: Training, num_microbatches: int, device: str):
+    def __init__(
+        self, model: Model, training: Training, num_microbatches: int, device: str,
+        parallel: Parallelism = UNDIVIDED,
+    ):
         self.training, self.num_microbatches = training, num_microbatches
         self.device_type = torch.device(device).type
         use_tf32(training.precision == "tf32")
-        with default_dtype(WEIGHT_DTYPE[training.precision]), torch.device(device):
-            self.network = LanguageModel(model, training)
-        self.optimizer = make_optimizer(self.network, training)
+        with default_dtype(WEIGHT_DTYPE[training.precision]):
+            self.network, self.called = divide(model, training, parallel, device)
+        shares_states = parallel.framework == "zero-redundancy-optimizer"
+        self.optimizer = make_optimizer(self.network, training, shares_states=shares_states)
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
         shape = (training.micro_batch_size, training.seq_len)
         self.tokens, self.targets = (
@@ -63,9 +69,9 @@ class Trainer:
         """Forward and backward. The loss lives until the end, and so do kept logits."""
         with autocast(self.training.precision, self.device_type):
             if self.training.keep_logits:
-                loss, logits = self.network(self.tokens, self.targets)
+                loss, logits = self.called(self.tokens, self.targets)
             else:
-                loss = self.network(self.tokens, self.targets)
+                loss = self.called(self.tokens, self.targets)
         observe(FORWARD)
         self.backward(loss)
         del loss

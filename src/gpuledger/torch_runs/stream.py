@@ -82,7 +82,7 @@ def record_stream_of_run(run: Run, steps: int = 3) -> dict[str, Any]:
 
 def make_trainer(run: Run) -> Trainer:
     """Network, optimizer and batch of a run on the current CUDA device."""
-    return Trainer(run.model, run.training, run.num_microbatches, "cuda")
+    return Trainer(run.model, run.training, run.num_microbatches, "cuda", run.parallel)
 
 
 def requested(which: str) -> int:

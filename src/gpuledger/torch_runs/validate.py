@@ -17,7 +17,8 @@ from gpuledger.config.cluster import DensePeaks, Gpu
 from gpuledger.config.load import load_gpu
 from gpuledger.config.presets import list_presets
 from gpuledger.config.run import Run
-from gpuledger.errors import GpuledgerError, InputError
+from gpuledger.errors import GpuledgerError, InputError, NotYetError
+from gpuledger.estimate import refuse_unmodelled
 from gpuledger.report.reconciliation_json import reconciliation_content
 
 from .child import Measurer, Options, environment_of, require_torch
@@ -103,13 +104,23 @@ def compared(run: Run, report: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in report.items() if key not in ("run", "schema_version")}
     if report["outcome"] != "ok":
         return kept
-    result = {**kept, "memory": reconciliation_content(reconcile(run, report))}
+    result = {**kept, "memory": reconciliation_content(reconcile(run, report)),
+              "not_modelled": not_modelled(run)}
     if "flops" in report:
         estimated = counted_flops(run, measured_device(report))
         result["flops"] = {**report["flops"], "estimated_total": estimated}
     if report.get("time"):
         result["utilization"] = utilization(run, report["time"]["median_seconds"])
     return result
+
+
+def not_modelled(run: Run) -> list[str]:
+    """What the estimate leaves out, one line each: a framework's buffers, for example."""
+    try:
+        refuse_unmodelled(run)
+    except NotYetError as error:
+        return [problem.message for problem in error.problems]
+    return []
 
 
 def utilization(run: Run, step_seconds: float) -> dict[str, Any] | None:
