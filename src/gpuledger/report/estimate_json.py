@@ -6,6 +6,7 @@ from typing import Any
 
 from ..advice import Advice
 from ..estimate import Estimate
+from .step_time import time_content
 
 SCHEMA_VERSION = 1
 
@@ -32,8 +33,7 @@ def content(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> dict[str, An
             "by_convention": flops.by_convention,
             "dense_peak_flops_per_second": flops.peak_flops_per_second,
             "dtype": flops.dtype},
-        "time": {"step_seconds": None, "tokens_per_second_per_gpu": None, "mfu": None, "hfu": None,
-                 "breakdown": None, "at_peak_seconds": at_peak_seconds(estimate)},
+        "time": time_content(estimate),
         "checkpoint": {"weights_bytes": estimate.checkpoint.weights_bytes,
                        "full_bytes": estimate.checkpoint.full_bytes},
         "entries": entries(estimate),
@@ -69,11 +69,3 @@ def entries(estimate: Estimate) -> list[dict[str, Any]]:
                  "instant": instant, "count": 1, "bytes": estimate.memory.rounding_bytes, "flops": None,
                  "equation": "A1", "detail": "requests rounded up to 512 bytes; tails that are not split"})
     return rows
-
-
-def at_peak_seconds(estimate: Estimate) -> float | None:
-    """Seconds of a step if every GPU ran at its dense peak: a bound, no forecast."""
-    flops = estimate.flops
-    if flops.peak_flops_per_second is None:
-        return None
-    return flops.hardware_flops_per_step / (flops.peak_flops_per_second * estimate.run.cluster.gpus)

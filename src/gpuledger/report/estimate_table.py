@@ -5,7 +5,7 @@ from ..advice import Advice
 from ..config.training import EveryK
 from ..estimate import CATEGORIES, Estimate
 from ..units import count, gib, gib_cell, scaled
-from .estimate_json import at_peak_seconds
+from .step_time import time_lines
 
 BAR_WIDTH = 30
 
@@ -76,18 +76,13 @@ def verdict(estimate: Estimate) -> str:
 
 
 def compute(estimate: Estimate) -> str:
-    """FLOPs, the step at the GPUs' dense peak, and checkpoint sizes."""
-    flops, run = estimate.flops, estimate.run
-    seconds = at_peak_seconds(estimate)
+    """FLOPs, step time, and checkpoint sizes."""
+    flops = estimate.flops
     lines = [
         f"model FLOPs ({flops.convention}): {scaled(flops.model_flops_per_token, 'FLOP')} per token, "
         f"{scaled(flops.model_flops_per_step, 'FLOP')} per step; hardware "
         f"{scaled(flops.hardware_flops_per_step, 'FLOP')} per step"]
-    if seconds is None:
-        lines.append(f"dense {flops.dtype} peak of {run.cluster.gpu.name} is not known")
-    else:
-        lines.append(f"at the dense {flops.dtype} peak a step takes {seconds:.3g} s "
-                     "(a bound; step time is not modelled yet)")
+    lines += time_lines(estimate)
     checkpoint = estimate.checkpoint
     lines.append(f"checkpoint: weights {gib(checkpoint.weights_bytes)}, with optimizer states "
                  f"{gib(checkpoint.full_bytes)}")
