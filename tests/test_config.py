@@ -209,6 +209,12 @@ def test_a_preset_wins_over_a_file_of_the_same_name(tmp_path, monkeypatch):
     assert resolve_run("./gpt2", ONE_H100)[0].model.num_layers == 2
 
 
+def test_the_callers_keys_stay_as_they_are():
+    keys = edited(RUN, {})
+    resolve_run(keys, RunOptions(gpus=16, set=("hidden_size=128", "global_batch_size=32")))
+    assert keys == edited(RUN, {})
+
+
 def test_short_keys_find_their_part():
     assert full_key("loss") == "training.loss"
     assert full_key("gpu") == "cluster.gpu"

@@ -79,6 +79,12 @@ def test_the_text_model_of_a_multimodal_file_is_named_so():
     assert load_model(HF / "gemma-3-4b.json").name == "gemma3 (text model)"
 
 
+def test_partly_rotated_heads_of_newer_files():
+    new = config("pythia-1.4b", rotary_pct=None, rope_parameters={"partial_rotary_factor": 0.25})
+    assert load_model(new).rotary_dim == 32
+    assert load_model(config("pythia-1.4b", rotary_pct=1.0)).rotary_dim is None
+
+
 def test_llama_biases():
     model = load_model(config("llama-3-8b", attention_bias=True, mlp_bias=True))
     assert model.bias.query and model.bias.attention_out and model.bias.mlp_down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def run_keys(source: Source) -> tuple[Values, Path | None]:
     known. Raises InputError if there is no such preset or file, or it is neither a run nor a model.
     """
     if isinstance(source, Mapping):
-        return as_run(dict(source), "the mapping"), None
+        return as_run(deepcopy(dict(source)), "the mapping"), None  # completed in place later
     path = file_named(source)
     if path is not None:
         return as_run(read_file(path), str(path)), path.parent

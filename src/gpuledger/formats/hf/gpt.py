@@ -26,7 +26,7 @@ def gpt2(keys: Keys) -> Values:
     return {
         "num_layers": keys.whole("n_layer"),
         "hidden_size": hidden,
-        **_heads(heads, heads, hidden),
+        **_heads(keys, heads, heads, hidden),
         "ffn_hidden_size": keys.whole("n_inner", default=4 * hidden),
         "vocab_size": keys.whole("vocab_size"),
         "max_position_embeddings": keys.whole("n_positions", "n_ctx", default=1024),
@@ -54,19 +54,13 @@ def gpt_bigcode(keys: Keys) -> Values:
 def gpt_neox(keys: Keys) -> Values:
     """model_type gpt_neox (GPT-NeoX-20B, Pythia): parallel residual, two norms."""
     hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-    attention, dropout = (
-        keys.flag("attention_bias", default=True),
-        _dropout(keys, "hidden_dropout", 0.0),
-    )
-    share = keys.number(
-        "rotary_pct",
-        "partial_rotary_factor",
-        default=keys.inner("rope_parameters").number("partial_rotary_factor", default=0.25),
-    )
+    attention = keys.flag("attention_bias", default=True)
+    dropout = _dropout(keys, "hidden_dropout", 0.0)
+    common = _common(keys, hidden, heads, tied=False)
     return {
-        **_common(keys, hidden, heads, tied=False),
+        **common,
         "positions": "rotary",
-        **rotary_dim(max(hidden // heads, 1), share),
+        **rotary_dim(keys, common["head_dim"], "rotary_pct", default=0.25),
         "parallel_residual": keys.flag("use_parallel_residual", default=True),
         "ffn_hidden_size": keys.whole("intermediate_size"),
         "qkv_projection": "fused",
@@ -108,12 +102,12 @@ def phi(keys: Keys) -> Values:
     """model_type phi (Phi-1, 1.5, 2): one norm feeds attention and MLP, the head has a bias."""
     keys.only("qk_layernorm", False, default=False)
     hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-    head_dim = max(hidden // heads, 1)
+    common = _common(keys, hidden, heads, tied=False)
     return {
-        **_common(keys, hidden, heads, tied=False),
+        **common,
         "num_kv_heads": keys.whole("num_key_value_heads", default=heads),
         "positions": "rotary",
-        **rotary_dim(head_dim, keys.number("partial_rotary_factor", default=0.5)),
+        **rotary_dim(keys, common["head_dim"], default=0.5),
         "parallel_residual": True,
         "shared_norm": True,
         "ffn_hidden_size": keys.whole("intermediate_size"),
@@ -193,7 +187,7 @@ def mpt(keys: Keys) -> Values:
     return {
         "num_layers": keys.whole("n_layers"),
         "hidden_size": hidden,
-        **_heads(heads, kinds.get(attention.word("attn_type", default=""), heads), hidden),
+        **_heads(keys, heads, kinds.get(attention.word("attn_type", default=""), heads), hidden),
         "ffn_hidden_size": int(keys.number("expansion_ratio", default=4) * hidden),
         "vocab_size": keys.whole("vocab_size"),
         "max_position_embeddings": keys.whole("max_seq_len", default=2048),
@@ -202,7 +196,7 @@ def mpt(keys: Keys) -> Values:
         "qkv_projection": "fused",
         "bias": bias(not no_bias, norm=not no_bias),
         "activation": "gelu",
-        "tie_embeddings": True,
+        "tie_embeddings": keys.flag("tie_word_embeddings", default=True),
         "dropout": keys.number("resid_pdrop", default=0.0),
         "attention_dropout": attention.number("attn_pdrop", default=0.0),
         "embedding_dropout": keys.number("emb_pdrop", default=0.0),
@@ -213,7 +207,7 @@ def _common(keys: Keys, hidden: int, heads: int, *, tied: bool) -> Values:
     return {
         "num_layers": keys.whole("num_hidden_layers", "n_layer"),
         "hidden_size": hidden,
-        **_heads(heads, heads, hidden),
+        **_heads(keys, heads, heads, hidden),
         "vocab_size": keys.whole("vocab_size"),
         "max_position_embeddings": keys.whole("max_position_embeddings", default=2048),
         "norm": "layernorm",
@@ -221,8 +215,8 @@ def _common(keys: Keys, hidden: int, heads: int, *, tied: bool) -> Values:
     }
 
 
-def _heads(heads: int, kv_heads: int, hidden: int) -> Values:
-    return {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": max(hidden // heads, 1)}
+def _heads(keys: Keys, heads: int, kv_heads: int, hidden: int) -> Values:
+    return {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": keys.split(hidden, heads)}
 
 
 def _dropout(keys: Keys, residual: str, default: float) -> dict[str, float]:

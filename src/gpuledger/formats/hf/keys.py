@@ -70,6 +70,15 @@ class Keys:
             )
         return default
 
+    def split(self, hidden_size: int, heads: int) -> int:
+        """The head_dim that no key says: the hidden size over the heads, without a rest."""
+        if "head_dim" not in self.values and hidden_size % heads:
+            self.problem(
+                f"{hidden_size} hidden elements cannot be split over {heads} heads",
+                "give the unmodified config.json of the model",
+            )
+        return max(hidden_size // heads, 1)
+
     def inner(self, name: str) -> Keys:
         """The keys of a mapping inside; none where it is absent."""
         value = self.values.get(name)
@@ -165,6 +174,11 @@ def window(keys: Keys, sliding_window: int | None, layer_types: Any) -> dict[str
     return {"sliding_window": sliding_window, "full_attention_interval": interval}
 
 
-def rotary_dim(head_dim: int, share: float) -> dict[str, int]:
-    """Our key of partly rotated heads: none where all dims are rotated."""
+def rotary_dim(keys: Keys, head_dim: int, *names: str, default: float) -> dict[str, int]:
+    """Our key of partly rotated heads: none where all dims are rotated.
+
+    The share is under one of `names`, or as partial_rotary_factor at the top or in rope_parameters.
+    """
+    newer = keys.inner("rope_parameters").number("partial_rotary_factor", default=default)
+    share = keys.number(*names, "partial_rotary_factor", default=newer)
     return {} if share == 1.0 else {"rotary_dim": int(head_dim * share)}

@@ -27,7 +27,7 @@ def llama_block(keys: Keys) -> Values:
         "hidden_size": hidden,
         "num_heads": heads,
         "num_kv_heads": keys.whole("num_key_value_heads", default=heads),
-        "head_dim": keys.whole("head_dim", default=max(hidden // heads, 1)),
+        "head_dim": keys.whole("head_dim", default=keys.split(hidden, heads)),
         "ffn_hidden_size": keys.whole("intermediate_size"),
         "vocab_size": keys.whole("vocab_size"),
         "max_position_embeddings": keys.whole("max_position_embeddings", default=2048),
@@ -58,21 +58,10 @@ def llama(keys: Keys) -> Values:
 
 def mistral(keys: Keys) -> Values:
     """model_type mistral: all layers slide over a window, if there is one (the class says 4096)."""
-    size = keys.values.get("sliding_window", 4096)
-    kv_heads = (
-        keys.whole("num_key_value_heads", default=8)
-        if "num_key_value_heads" not in keys.values
-        else keys.whole("num_key_value_heads", default=keys.whole("num_attention_heads"))
-    )
-    return (
-        llama_block(keys)
-        | {"num_kv_heads": kv_heads}
-        | (
-            window(keys, keys.whole("sliding_window", default=4096), None)
-            if size is not None
-            else {}
-        )
-    )
+    heads = keys.whole("num_attention_heads")
+    unsaid = heads if "num_key_value_heads" in keys.values else 8
+    kv_heads = {"num_kv_heads": keys.whole("num_key_value_heads", default=unsaid)}
+    return llama_block(keys) | kv_heads | _window_everywhere(keys, default=4096)
 
 
 def qwen2(keys: Keys) -> Values:
@@ -121,13 +110,14 @@ def phi3(keys: Keys) -> Values:
         "dropout": keys.number("resid_pdrop", default=0.0),
         "embedding_dropout": keys.number("embd_pdrop", default=0.0),
     }
-    share = keys.number("partial_rotary_factor", default=1.0)
-    size = keys.values.get("sliding_window")
-    return (
-        values
-        | rotary_dim(values["head_dim"], share)
-        | (window(keys, keys.whole("sliding_window"), None) if size is not None else {})
-    )
+    return values | rotary_dim(keys, values["head_dim"], default=1.0) | _window_everywhere(keys)
+
+
+def _window_everywhere(keys: Keys, default: int | None = None) -> Values:
+    """Our keys where every layer has the window of the key sliding_window; null: none has."""
+    if keys.values.get("sliding_window", default) is None:
+        return {}
+    return {"sliding_window": keys.whole("sliding_window", default=default)}
 
 
 def olmo2(keys: Keys) -> Values:
@@ -151,5 +141,4 @@ def stablelm(keys: Keys) -> Values:
     }
     if keys.flag("use_parallel_residual", default=False):
         values |= {"parallel_residual": True, "shared_norm": True}
-    share = keys.number("partial_rotary_factor", "rope_pct", default=0.25)
-    return values | rotary_dim(values["head_dim"], share)
+    return values | rotary_dim(keys, values["head_dim"], "rope_pct", default=0.25)
