@@ -24,7 +24,15 @@ def show_presets(kind: str | None, name: str | None, *, as_json: bool) -> None:
         return
     for k, members in names.items():
         typer.echo(f"{k} ({len(members)}):")
-        typer.echo("\n".join(f"  {member}" for member in members))
+        typer.echo("\n".join(f"  {member}{short_names(k, member)}" for member in members))
+
+
+def short_names(kind: str, member: str) -> str:
+    """The names that may be written instead, in brackets."""
+    from ..config.presets import aliases
+
+    short = [name for name, target in aliases(kind).items() if target == member]
+    return f" ({', '.join(short)})" if short else ""
 
 
 def show_one(kind: str, name: str, *, as_json: bool) -> None:

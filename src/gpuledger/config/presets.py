@@ -34,6 +34,7 @@ def list_presets(kind: str) -> list[str]:
     return sorted(path.stem for path in (presets_folder() / kind).glob("*.yaml"))
 
 
+@lru_cache(maxsize=len(KINDS))
 def aliases(kind: str) -> dict[str, str]:
     """Short names of a kind and the preset that each stands for."""
     return dict(read_file(presets_folder() / "aliases.yaml").get(kind, {}))
