@@ -11,16 +11,17 @@ def padded_head(d: Size) -> Size:
     return ceil_div(d, 32) * 32 * (d <= 128) + ceil_div(d, 64) * 64 * (d > 128)
 
 
-def embedding_backward(d_weight: Tensor, tokens: Size) -> tuple[Move, ...]:
+def embedding_backward(d_weight: Tensor, tokens: Size, device: Device) -> tuple[Move, ...]:
     """Dense gradient (rows, width) of a lookup of `tokens` indices. [K2]
 
     Above 3072 indices they are sorted first, and runs of equal ones are summed in pieces of at most ten.
-    Ref: ATen/native/cuda/EmbeddingBackwardKernel.cu; CUB's tile sizes measured at capability 9.0.
+    Ref: ATen/native/cuda/EmbeddingBackwardKernel.cu. CUB's tile sizes: see `sort_tiles`.
     """
     if isinstance(tokens, int) and tokens <= 3072:
         return (+d_weight,)
     rows, width = d_weight.shape
     sort = tokens > 3072
+    radix_tile, select_tile = sort_tiles(device)
     segments = minimum(tokens, rows)
     pieces = tokens // 10 + segments
 
@@ -34,9 +35,9 @@ def embedding_backward(d_weight: Tensor, tokens: Size) -> tuple[Move, ...]:
     passes = 1 + (rows >= 2**8) + (rows >= 2**16) + (rows >= 2**24)      # over 8 bits of the index each
     double_buffers = 2 * 256 * ceil_div(8 * tokens, 256) * (passes > 1)
     radix = take("radix sort",
-                 double_buffers + 511 + 2048 * passes + 1024 * ceil_div(tokens, 4608))
+                 double_buffers + 511 + 2048 * passes + 1024 * ceil_div(tokens, radix_tile))
     starts, number, unique = take("starts", 8 * tokens), take("number", 8), take("unique", 8 * tokens)
-    select, prefix = take("select", scan(tokens, 2464)), take("prefix sum", scan(segments, 448))
+    select, prefix = take("select", scan(tokens, select_tile)), take("prefix sum", scan(segments, 448))
     per_segment, offsets = take("pieces per segment", 8 * segments), take("offsets", 8 * segments)
     total, piece_starts = take("number of pieces", 8), take("piece starts", 8 * pieces)
     sums = take("sums per piece", 4 * pieces * width)
@@ -44,6 +45,19 @@ def embedding_backward(d_weight: Tensor, tokens: Size) -> tuple[Move, ...]:
             +starts, +number, +unique, +select, -select, -unique, +per_segment, +offsets,
             +prefix, -prefix, +total, +piece_starts, +sums, -sums, -piece_starts, -total,
             -offsets, -per_segment, -number, -starts, -original, -ordered)
+
+
+def sort_tiles(device: Device) -> tuple[int, int]:
+    """Items per tile of CUB's radix sort and of its selection of unique indices. [K2]
+
+    Measured: the numbers of indices at which temporary storage grows, at capability 7.5, 8.0, 8.6, 8.9, 9.0
+    and 10.0 (torch 2.14.1). The scan's tile of 448 is the same in all.
+    """
+    if device.capability >= (9, 0):
+        return 4608, 2464
+    if device.capability >= (8, 0):
+        return 3840, 672 if device.capability == (8, 0) else 160
+    return 2816, 160
 
 
 def flash_backward(b: Size, a: Size, s: Size, d: Size) -> tuple[Tensor, Tensor]:

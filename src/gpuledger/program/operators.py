@@ -210,7 +210,7 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
 def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...]) -> Tensor:
     """Rows of (v, h) -> (*shape, h); keeps the indices (the batch's own); the gradient is dense. [S6]"""
     y, dw = Tensor(name, (*shape, weight.shape[1]), weight.dtype), weight.gradient()
-    return tape.append(Op(name, (weight,), (y,), backward=embedding_backward(dw, product(shape)),
+    return tape.append(Op(name, (weight,), (y,), backward=embedding_backward(dw, product(shape), tape.device),
                           gradients={weight: dw}, equation="S6"))
 
 

@@ -66,6 +66,7 @@ def draw_gpt(rng: random.Random, head_dim: int) -> dict[str, Any]:
     positions = rng.choice(["learned", "learned", "rotary", "alibi", "none"])
     parallel = rng.random() < 0.25
     bias = rng.random() < 0.7
+    bias_of = Bias.model_validate(bias).model_copy(update={"head": rng.random() < 0.2})
     return {"norm": "layernorm", "positions": positions, "dropout": dropout,
             "activation": rng.choice(["gelu", "gelu_tanh", "relu", "squared_relu", "silu"]),
             "attention_dropout": attention_dropout, "embedding_dropout": dropout,
@@ -73,7 +74,7 @@ def draw_gpt(rng: random.Random, head_dim: int) -> dict[str, Any]:
             "embedding_norm": rng.random() < 0.15,
             "rotary_dim": 2 * rng.randint(1, head_dim // 2) if positions == "rotary" else None,
             "learned_position_offset": rng.choice([0, 2]) if positions == "learned" else 0,
-            "qkv_projection": rng.choice(["fused", "fused", "separate"]), "bias": bias}
+            "qkv_projection": rng.choice(["fused", "fused", "separate"]), "bias": bias_of}
 
 
 def draw_options(rng: random.Random, seq_len: int) -> dict[str, Any]:
@@ -92,7 +93,8 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
         kernels += ["flash", "flash", "flash"]
     if model.attention_softcap is not None:
         kernels = ["eager"]
-    loss = rng.choice(["cross_entropy", "cross_entropy", "fp32_logits", "chunked"])
+    losses = ["cross_entropy", "cross_entropy", "fp32_logits", "chunked"]
+    loss = rng.choice(losses if model.logits_softcap is not None else [*losses, "fused_linear"])
     optimizer = rng.choice(OPTIMIZERS)
     implementations = {"adafactor": ["foreach", "for-loop"], "lion": ["for-loop"],
                        "muon": ["for-loop"],
@@ -107,7 +109,7 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
         attention=rng.choice(kernels),                             # type: ignore[arg-type]
         recompute=rng.choice(["none", "none", "full", "selective", EveryK(every=2)]),
         loss=loss,                                                 # type: ignore[arg-type]
-        **({"loss_chunks": min(rng.choice([2, 3, 8]), batch * seq_len)} if loss == "chunked" else {}),
+        **({"loss_chunks": min(rng.choice([2, 3, 8]), batch * seq_len)} if loss in ("chunked", "fused_linear") else {}),
         rmsnorm_implementation=("composed" if model.norm == "rmsnorm" and rng.random() < 0.4
                                 else "fused"),
         gradient_clipping=rng.random() < 0.3, set_to_none=rng.random() < 0.8,
