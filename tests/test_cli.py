@@ -11,6 +11,10 @@ import pytest
 from gpuledger.cli.main import status_of
 
 OPTIONS = {
+    "emulate": ["--devices", "--global-batch", "--gpu", "--gpus", "--json", "--micro-batch", "--precision", "--rank",
+                "--recompute", "--seq-len", "--set", "--snapshot", "--stats", "--world-size", "--zero"],
+    "validate": ["--global-batch", "--json", "--matrix", "--micro-batch", "--output", "--precision", "--recompute",
+                 "--rehearse", "--seq-len", "--set"],
     "estimate": ["--alloc-conf", "--convention", "--explain", "--global-batch", "--gpu", "--gpus", "--json",
                  "--micro-batch", "--pp", "--precision", "--recompute", "--require-fit", "--seq-len", "--set",
                  "--tp", "--zero"],

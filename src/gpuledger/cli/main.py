@@ -8,30 +8,29 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ..errors import GpuledgerError
+from . import torch_commands
+from .options import (
+    ConventionOption,
+    GlobalBatch,
+    Gpu,
+    Gpus,
+    Json,
+    MicroBatch,
+    Pp,
+    Precision,
+    Recompute,
+    RunArgument,
+    SeqLen,
+    Set,
+    Tp,
+    Zero,
+    say,
+)
 
 app = typer.Typer(
     name="gpuledger", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Accounts for every byte and every FLOP of a GPT training run before anyone asks for the GPUs.")
-
-RunArgument = Annotated[str, typer.Argument(
-    metavar="RUN", help="run file, run preset, model preset, or a Hugging Face config.json")]
-Gpu = Annotated[Optional[str], typer.Option("--gpu", help="GPU preset, for example h100-80gb-sxm")]
-Gpus = Annotated[Optional[int], typer.Option("--gpus", help="number of GPUs")]
-Zero = Annotated[Optional[int], typer.Option("--zero", help="ZeRO stage, 0 to 3")]
-Precision = Annotated[Optional[str], typer.Option("--precision", help="for example bf16-mixed")]
-SeqLen = Annotated[Optional[int], typer.Option("--seq-len", help="tokens of a sequence")]
-MicroBatch = Annotated[Optional[int], typer.Option("--micro-batch", help="sequences per forward pass")]
-GlobalBatch = Annotated[Optional[int], typer.Option("--global-batch", help="sequences per optimizer step")]
-Tp = Annotated[Optional[int], typer.Option("--tp", help="tensor-parallel ranks")]
-Pp = Annotated[Optional[int], typer.Option("--pp", help="pipeline stages")]
-Recompute = Annotated[Optional[str], typer.Option(
-    "--recompute", help="none, selective, full or every:K")]
-Set = Annotated[Optional[list[str]], typer.Option(
-    "--set", metavar="KEY=VALUE", help="any other key of the run; repeatable")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-ConventionOption = Annotated[str, typer.Option("--convention", help="FLOPs convention")]
-
 
 def version(wanted: bool) -> None:
     """Print the version and stop."""
@@ -110,10 +109,9 @@ def presets(
     show_presets(kind, name, as_json=json)
 
 
-def say(word: str, lines: tuple[str, ...]) -> None:
-    """Messages go to stderr, so that stdout holds data alone."""
-    for line in lines:
-        typer.echo(f"{word}: {line}", err=True)
+app.command()(torch_commands.emulate)
+app.command()(torch_commands.validate)
+app.command()(torch_commands.calibrate)
 
 
 def run() -> None:
@@ -123,8 +121,9 @@ def run() -> None:
 
 def status_of(arguments: list[str]) -> int:
     """Run the command line and return its exit status: 0 answered, 1 does not fit, 2 wrong input."""
+    arguments, program = split_program(arguments)
     try:
-        result = app(arguments, standalone_mode=False)
+        result = app(arguments, standalone_mode=False, obj=program)
         return result if isinstance(result, int) else 0
     except GpuledgerError as error:
         typer.echo(str(error), err=True)
@@ -139,6 +138,14 @@ def status_of(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def split_program(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """`emulate ... -- python train.py`: the user's command is kept apart, untouched."""
+    if arguments[:1] == ["emulate"] and "--" in arguments:
+        position = arguments.index("--")
+        return arguments[:position], arguments[position + 1:]
+    return arguments, None
 
 
 def usage_error() -> type[Exception]:

@@ -25,15 +25,14 @@ def bench_of(emulated_gpu: Gpu | None) -> Bench:
     return real_bench() if emulated_gpu is None else emulated_bench(emulated_gpu)
 
 
-def run_validate(run: Run, assumptions: tuple[str, ...] = (), *, as_json: bool = False,
-                 emulated_gpu: Gpu | None = None) -> int:
+def run_validate(run: Run, bench: Bench, assumptions: tuple[str, ...] = (), *,
+                 as_json: bool = False) -> int:
     """Measures one run, prints the comparison, and returns 0.
 
     Raises:
         InputError: there is no GPU, or the run has something that PyTorch lacks.
         GpuledgerError: the measuring process died.
     """
-    bench = bench_of(emulated_gpu)
     with Measurer(bench.environment, LIMIT_SECONDS) as measurer:
         result = validate(run, bench, measurer)
     if "error" in result:
