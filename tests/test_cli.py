@@ -15,9 +15,9 @@ OPTIONS = {
                 "--recompute", "--seq-len", "--set", "--snapshot", "--stats", "--world-size", "--zero"],
     "validate": ["--global-batch", "--json", "--matrix", "--micro-batch", "--output", "--precision", "--recompute",
                  "--rehearse", "--seq-len", "--set"],
-    "estimate": ["--alloc-conf", "--convention", "--explain", "--global-batch", "--gpu", "--gpus", "--json",
+    "estimate": ["--alloc-conf", "--convention", "--events", "--explain", "--global-batch", "--gpu", "--gpus", "--json",
                  "--micro-batch", "--pp", "--precision", "--recompute", "--require-fit", "--seq-len", "--set",
-                 "--tp", "--zero"],
+                 "--snapshot", "--tp", "--zero"],
     "mfu": ["--convention", "--global-batch", "--gpu", "--gpus", "--json", "--precision", "--recompute",
             "--seq-len", "--set", "--step-seconds", "--tokens-per-second", "--tokens-per-second-per-gpu"],
     "presets": ["--json"],
@@ -103,6 +103,27 @@ def test_expandable_segments_waste_less(capsys: pytest.CaptureFixture[str]) -> N
         return int(json.loads(out)["memory"]["by_stage"][0]["peak_reserved_bytes"])
 
     assert reserved("--alloc-conf", "expandable_segments:True") < reserved()
+
+
+def test_events_and_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The stream's highest level is the printed peak; the snapshot has the stream's allocations."""
+    import pickle
+
+    events, snapshot = tmp_path / "events.jsonl", tmp_path / "snapshot.pickle"
+    status, out, err = output(capsys, *GPT2, "--json", "--events", str(events), "--snapshot", str(snapshot))
+    assert status == 0 and "memory viewer" in err
+    stage = json.loads(out)["memory"]["by_stage"][0]
+    live = highest = allocations = 0
+    for line in events.read_text().splitlines():
+        event = json.loads(line)
+        sign = 1 if event["action"] == "allocate" else -1
+        live += sign * event["bytes"]
+        highest = max(highest, live)
+        allocations += sign > 0
+        assert event["tensor"] and event["where"] and event["category"]
+    assert highest == stage["peak_requested_bytes"]
+    trace = pickle.loads(snapshot.read_bytes())["device_traces"][0]
+    assert sum(entry["action"] == "alloc" for entry in trace) == allocations
 
 
 @pytest.mark.parametrize(("arguments", "told"), [

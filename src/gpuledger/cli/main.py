@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -22,6 +23,7 @@ from .options import (
     RunArgument,
     SeqLen,
     Set,
+    Snapshot,
     Tp,
     Zero,
     say,
@@ -54,6 +56,9 @@ def estimate(
     convention: ConventionOption = "megatron",
     alloc_conf: Annotated[Optional[str], typer.Option(
         "--alloc-conf", help="PYTORCH_CUDA_ALLOC_CONF, for example expandable_segments:True")] = None,
+    events: Annotated[Optional[Path], typer.Option(
+        "--events", help="write the stream of allocations and frees as JSON lines")] = None,
+    snapshot: Snapshot = None,
     explain: Annotated[bool, typer.Option("--explain", help="every entry with its formula")] = False,
     require_fit: Annotated[bool, typer.Option(
         "--require-fit", help="exit status 1 if it does not fit")] = False,
@@ -66,7 +71,8 @@ def estimate(
     options = RunOptions(gpu=gpu, gpus=gpus, zero=zero, precision=precision, seq_len=seq_len,
                          micro_batch=micro_batch, global_batch=global_batch, tp=tp, pp=pp,
                          recompute=recompute, set=tuple(set_ or ()))
-    how = EstimateOptions(convention=convention, alloc_conf=alloc_conf, explain=explain,
+    how = EstimateOptions(convention=convention, alloc_conf=alloc_conf, events=events,
+                          snapshot=snapshot, explain=explain,
                           require_fit=require_fit, json=json)
     raise typer.Exit(run_estimate(run, options, how))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ..advice import Advice
 from ..config.training import EveryK
-from ..estimate import CATEGORIES, Estimate
+from ..estimate import Estimate, Memory
 from ..units import count, gib, gib_cell, scaled
 from .step_time import time_lines
 
@@ -38,11 +38,26 @@ def ledger(estimate: Estimate) -> str:
     """Bytes per category at the peak, then what PyTorch and the GPU add, with a bar against the capacity."""
     from tabulate import tabulate
 
-    m = estimate.memory
-    rows = [[name, gib_cell(m.category_bytes[name]), share(m.category_bytes[name], m.peak_allocated_bytes),
-             bar(m.category_bytes[name], m.capacity_bytes)] for name in CATEGORIES]
+    headers = ["per GPU", "GiB", "share", f"of {gib(estimate.memory.capacity_bytes)}"]
+    rows = [*category_rows(estimate.memory), *device_rows(estimate.memory)]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+
+
+def category_rows(m: Memory) -> list[list[str]]:
+    """What is live at the peak; the allocator's rounding is a row of its own."""
+    parts = dict(m.category_bytes)
+    parts["buffers"] -= m.rounding_bytes
+    parts["rounding, tails"] = m.rounding_bytes
+    rows = [[name, gib_cell(nbytes), share(nbytes, m.peak_allocated_bytes), bar(nbytes, m.capacity_bytes)]
+            for name, nbytes in parts.items()]
     rows.append(["peak allocated", gib_cell(m.peak_allocated_bytes), "100.0 %",
                  bar(m.peak_allocated_bytes, m.capacity_bytes)])
+    return rows
+
+
+def device_rows(m: Memory) -> list[list[str]]:
+    """From allocated to what the device must have."""
+    rows = []
     if m.peak_reserved_bytes is not None:
         rows.append(["cached, fragmented", gib_cell(m.peak_reserved_bytes - m.peak_allocated_bytes), "", ""])
         rows.append(["peak reserved", gib_cell(m.peak_reserved_bytes), "",
@@ -51,8 +66,7 @@ def ledger(estimate: Estimate) -> str:
     if m.nccl_bytes != 0:
         rows.append(["NCCL", "?" if m.nccl_bytes is None else gib_cell(m.nccl_bytes), "", ""])
     rows.append(["capacity", gib_cell(m.capacity_bytes), "", bar(m.capacity_bytes, m.capacity_bytes)])
-    headers = ["per GPU", "GiB", "share", f"of {gib(m.capacity_bytes)}"]
-    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+    return rows
 
 
 def share(part: int, whole: int) -> str:
