@@ -54,8 +54,8 @@ def test_records_compare_copy_and_pickle_by_value():
     assert Run.model_validate_json(run.model_dump_json()) == run
     assert repr(EveryK(every=2)) == "EveryK(every=2)"
     assert run.training.model_dump(exclude={"loss"}, exclude_defaults=True) == {
-        "seq_len": 8192, "micro_batch_size": 1, "global_batch_size": 128, "precision": "bf16-master",
-        "optimizer": "adamw", "attention": "flash", "recompute": "full"}
+        "seq_len": 8192, "micro_batch_size": 1, "global_batch_size": 128,
+        "precision": "bf16-master", "optimizer": "adamw", "attention": "flash", "recompute": "full"}
 
 
 def test_every_field_says_what_it_is():
