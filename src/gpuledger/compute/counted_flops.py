@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuledger.config.run import Run
+from gpuledger.config.model import Model
+from gpuledger.config.training import Training
 from gpuledger.memory.schedule import schedule
 from gpuledger.program.device import Device
 from gpuledger.program.model import build
@@ -13,19 +14,21 @@ from gpuledger.program.program import Op, Part
 UNSEEN = "linear_cross_entropy"
 
 
-def counted_flops(run: Run, device: Device) -> int:
+def counted_flops(
+    model: Model, training: Training, num_microbatches: int, device: Device
+) -> int:
     """Products and attention of one rank's step: forward, backward, and what checkpoints run again.
 
     Attention counts the whole square, and nothing of the optimizer or of elementwise operators
     counts. PyTorch's fused_linear loss is one operator that the counter does not know: it counts
     nothing. A checkpoint stops at the last tensor that is wanted, so its last product may not run
-    again. [F9] Ref: torch/utils/flop_counter.py.
+    again. [V3] Ref: torch/utils/flop_counter.py.
     """
-    program = build(run.model, run.training, device)
+    program = build(model, training, device)
     once = sum(op.flops + op.backward_flops for op in program.root.ops()
                if not op.only_recomputed and op.name != UNSEEN)
     again = sum(op.flops for region in checkpoints(program.root) for op in run_again(region))
-    return int(once + again) * run.num_microbatches
+    return int(once + again) * num_microbatches
 
 
 def checkpoints(part: Part) -> Iterator[Part]:

@@ -18,9 +18,11 @@ from gpuledger.program.model import build
 
 from .allocator import AllocatorSettings, CachingAllocator, replay
 from .allocator.allocator import DEFAULT_SETTINGS
+from .allocator.sizes import block_bytes
+from .frameworks import policy_of
 from .ledger import CATEGORIES, Event
-from .states import BLOCK_BYTES
-from .step import StepRunner, whole_run
+from .run import whole_run
+from .step import StepRunner
 
 STEPS = 3  # the third repeats the second, and the cache has settled
 # A timeline's marks, as the boundary that ends the phase.
@@ -81,14 +83,15 @@ class StepAccount:
 
 def rounding_of(nbytes: int) -> int:
     """What the allocator adds to a request: up to the next 512 bytes. [A1]"""
-    return -nbytes % BLOCK_BYTES
+    return block_bytes(nbytes) - nbytes
 
 
 def account_of_run(
     run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS
 ) -> StepAccount:
-    """Walks STEPS whole steps of all layers from an empty allocator; the last is accounted for."""
-    runner = whole_run(run, build(run.model, run.training, device), STEPS)
+    """Walks STEPS whole steps of all layers from an empty allocator; accounts for the last. [V1]"""
+    training = policy_of(run.parallel).computed(run.training)
+    runner = whole_run(run, build(run.model, training, device), STEPS)
     walk = LastStep(runner, run.num_microbatches)
     boundaries = tuple(walk.at(phase, end) for phase, _, end in walk.phases)
     peak, rounding = walk.peak()

@@ -101,7 +101,7 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        self.process.wait()
+        self.process.communicate()          # waits, and closes both pipes
 
     def measure(self, run: Run, options: Options) -> dict[str, Any]:
         """The report, from a process of its own. Raises as measure_in_child."""

@@ -31,6 +31,7 @@ from .stream import make_trainer, record_stream_of_step
 SCHEMA_VERSION = 1
 COUNTED_STEPS = 3  # the first makes optimizer states, the second settles the cache
 LARGEST_BLOCKS = 10
+NO_KERNEL = "No available kernel"  # of scaled_dot_product_attention
 
 
 def measure(run: Run, options: Options) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def measure(run: Run, options: Options) -> dict[str, Any]:
         report |= measured(run, options, meter)
     except torch.cuda.OutOfMemoryError as error:
         report |= {"outcome": "out of memory", "out_of_memory": failure(error, meter)}
+    except RuntimeError as error:
+        raise no_kernel(run) if NO_KERNEL in str(error) else error from error
     report["counters"] = [asdict(boundary) for boundary in meter.boundaries]
     report["device"] = device_facts()
     return report
@@ -86,6 +89,13 @@ def refuse_unemulated(run: Run) -> None:
     if is_emulated() and run.training.attention == "cudnn":
         raise InputError("attention: cudnn does not run on an emulated GPU",
                          "use attention: flash, or gpuledger estimate")
+
+
+def no_kernel(run: Run) -> InputError:
+    """What scaled_dot_product_attention's refusal means."""
+    return InputError(
+        f"PyTorch has no {run.training.attention} attention for {run.training.precision} on "
+        f"{torch.cuda.get_device_name()}", "use attention: math or eager")
 
 
 def failure(error: torch.cuda.OutOfMemoryError, meter: CounterMeter) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Account:
 
 @dataclass(frozen=True)
 class StepAccount:
-    """The accounts of one step: at every boundary in order, and at its peak."""
+    """The accounts of one step: at every boundary in order, and at its peak. [V2]"""
 
     boundaries: list[Account]
     peak: Account

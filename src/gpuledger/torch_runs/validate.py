@@ -107,7 +107,8 @@ def compared(run: Run, report: dict[str, Any]) -> dict[str, Any]:
     result = {**kept, "memory": reconciliation_content(reconcile(run, report)),
               "not_modelled": not_modelled(run)}
     if "flops" in report:
-        estimated = counted_flops(run, measured_device(report))
+        device = measured_device(report)
+        estimated = counted_flops(run.model, run.training, run.num_microbatches, device)
         result["flops"] = {**report["flops"], "estimated_total": estimated}
     if report.get("time"):
         result["utilization"] = utilization(run, report["time"]["median_seconds"])

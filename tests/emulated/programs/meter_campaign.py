@@ -1,4 +1,4 @@
-"""Random runs on the device: does the meter's account add up, and is it complete?
+"""Random runs on the device: does the account add up, is it complete, are the FLOPs counted?
 
     python meter_campaign.py FIRST_SEED COUNT
 
@@ -13,10 +13,13 @@ from collections.abc import Iterator
 import torch
 from random_runs import draw_run
 
+from gpuledger.compute.counted_flops import counted_flops
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
+from gpuledger.program.device import Device
 from gpuledger.torch_runs.counters import Boundary, CounterMeter
 from gpuledger.torch_runs.meter import StepAccount, account_for_step
+from gpuledger.torch_runs.speed import count_flops
 from gpuledger.torch_runs.step import Trainer
 
 CUBLAS_WORKSPACES = 2 * 33_554_432          # capability 9.0: one for each thread that multiplies
@@ -34,6 +37,17 @@ def failures(seed: int) -> Iterator[str]:
     account = account_for_step(trainer)
     yield from failed_sums(account, counters.boundaries)
     yield from failed_owners(account, trainer, model, training)
+    yield from failed_flops(trainer, model, training)
+
+
+def failed_flops(trainer: Trainer, model: Model, training: Training) -> Iterator[str]:
+    """FlopCounterMode counts what the program says."""
+    properties = torch.cuda.get_device_properties()
+    device = Device((properties.major, properties.minor), properties.multi_processor_count)
+    counted = count_flops(trainer)["total"]
+    estimated = counted_flops(model, training, trainer.num_microbatches, device)
+    if counted != estimated:
+        yield f"FLOPs: counted {counted}, estimated {estimated}"
 
 
 def failed_sums(account: StepAccount, counted: list[Boundary]) -> Iterator[str]:
