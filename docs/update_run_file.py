@@ -12,11 +12,21 @@ sys.path[:0] = [str(DOCS.parent / "src")]
 
 from gpuledger.config import Bias, Cluster, Gpu, Model, Parallelism, Record, Training  # noqa: E402
 from gpuledger.config.fields import FieldSpec  # noqa: E402
+from gpuledger.config.frameworks import (  # noqa: E402
+    DDPOptions,
+    DeepSpeedOptions,
+    FSDP1Options,
+    FSDP2Options,
+    OffloadOptions,
+    ZeroRedundancyOptions,
+)
 from gpuledger.config.options import SHORT_OPTIONS  # noqa: E402
 
 RECORDS: dict[str, type[Record]] = {
-    "model": Model, "bias": Bias, "training": Training, "parallel": Parallelism, "cluster": Cluster,
-    "gpu": Gpu}
+    "model": Model, "bias": Bias, "training": Training, "parallel": Parallelism,
+    "ddp": DDPOptions, "zero_redundancy": ZeroRedundancyOptions, "fsdp2": FSDP2Options,
+    "fsdp1": FSDP1Options, "deepspeed": DeepSpeedOptions, "offload": OffloadOptions,
+    "cluster": Cluster, "gpu": Gpu}
 NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
@@ -87,6 +97,8 @@ def default(field: FieldSpec) -> str:
     if field.is_required():
         return "-"
     value = field.default
+    if isinstance(value, Record) and value == type(value)():
+        return "its own defaults"
     words = {None: "null", True: "true", False: "false"}
     return f"`{words[value] if value is None or isinstance(value, bool) else value}`"
 

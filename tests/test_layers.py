@@ -14,7 +14,7 @@ from gpuledger.program.device import Device
 def full_walk(run: Run, monkeypatch: pytest.MonkeyPatch) -> Peak:
     layers = run.model.num_layers
     with monkeypatch.context() as patch:
-        patch.setattr(peak_module, "plan_walk", lambda model, training: Walk(layers, (layers, layers), 0))
+        patch.setattr(peak_module, "plan_walk", lambda *_: Walk(layers, (layers, layers), 0))
         return StepPeak(run, Device()).find()
 
 

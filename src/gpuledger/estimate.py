@@ -119,7 +119,7 @@ def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = F
     flops = count_flops(run, convention)
     return Estimate(
         run=run, parameters=parameter_counts(run.model).total,
-        parameters_per_rank=sum(n * finder.division.part(w, 3).numel for w, n in finder.counted),
+        parameters_per_rank=sum(share.count * share.local.numel for share in finder.policy.parameters(finder.counted)),
         memory=memory, flops=flops, checkpoint=checkpoint_of(run, finder), states=peak.states,
         live=peak.live, assumptions=assumptions,
         warnings=(*cautions(run), *warnings_of(run, memory)))

@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import Problem
 from .cluster import Cluster
 from .model import Model
+from .parallelism import STAGES
 from .reading import Values
 
 
@@ -36,6 +37,10 @@ def complete_parallel(
             )
         else:
             parallel["dp"] = gpus // rest
+    stages = STAGES.get(str(parallel.get("framework")))
+    if "zero_stage" not in parallel and stages and stages[0]:
+        parallel["zero_stage"] = stages[0]
+        assumptions.append(f"zero_stage = {stages[0]} ({parallel['framework']})")
     if "zero_stage" not in parallel and (_whole(parallel.get("dp")) or 1) > 1:
         assumptions.append("zero_stage = 0 (each data-parallel rank keeps all states)")
 

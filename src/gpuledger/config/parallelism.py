@@ -7,6 +7,13 @@ from typing import Literal
 
 from ..errors import Problem
 from .fields import Field
+from .frameworks import (
+    DDPOptions,
+    DeepSpeedOptions,
+    FSDP1Options,
+    FSDP2Options,
+    ZeroRedundancyOptions,
+)
 from .record import Record
 
 Framework = Literal[
@@ -19,6 +26,24 @@ Framework = Literal[
     "deepspeed",
     "megatron",
 ]
+# Which stages of ZeRO a framework has; the first is its default.
+STAGES: dict[str, tuple[int, ...]] = {
+    "single": (0,),
+    "ddp": (0,),
+    "dataparallel": (0,),
+    "zero-redundancy-optimizer": (1,),
+    "fsdp2": (3, 2),
+    "fsdp1": (3, 2, 0),
+    "deepspeed": (0, 1, 2, 3),
+}
+# Whose options each record holds.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "ddp": ("ddp", "zero-redundancy-optimizer"),
+    "zero_redundancy": ("zero-redundancy-optimizer",),
+    "fsdp2": ("fsdp2",),
+    "fsdp1": ("fsdp1",),
+    "deepspeed": ("deepspeed",),
+}
 
 
 class Parallelism(Record):
@@ -43,6 +68,22 @@ class Parallelism(Record):
         default=None,
         description="who divides it; null: the states alone, without a framework's buffers",
     )
+    ddp: DDPOptions = Field(
+        default=DDPOptions(), description="options of framework ddp, see below"
+    )
+    zero_redundancy: ZeroRedundancyOptions = Field(
+        default=ZeroRedundancyOptions(),
+        description="options of framework zero-redundancy-optimizer, see below",
+    )
+    fsdp2: FSDP2Options = Field(
+        default=FSDP2Options(), description="options of framework fsdp2, see below"
+    )
+    fsdp1: FSDP1Options = Field(
+        default=FSDP1Options(), description="options of framework fsdp1, see below"
+    )
+    deepspeed: DeepSpeedOptions = Field(
+        default=DeepSpeedOptions(), description="options of framework deepspeed, see below"
+    )
 
     @property
     def world_size(self) -> int:
@@ -59,4 +100,45 @@ class Parallelism(Record):
             yield Problem(
                 "sequence_parallel: true splits over tp, but tp = 1",
                 "raise tp, or leave sequence_parallel out",
+            )
+        yield from self._framework_problems()
+
+    def _framework_problems(self) -> Iterator[Problem]:
+        stages = STAGES.get(self.framework or "")
+        if stages and self.zero_stage not in stages:
+            listed = " or ".join(str(stage) for stage in sorted(stages))
+            yield Problem(
+                f"zero_stage = {self.zero_stage}, but framework {self.framework} is stage {listed}",
+                f"set zero_stage: {stages[0]}, or choose another framework",
+            )
+        for name, owners in OPTIONS.items():
+            given = getattr(self, name) != type(self).model_fields[name].default
+            if given and self.framework not in owners:
+                yield Problem(
+                    f"options of {name} are given, but framework is {self.framework or 'null'}",
+                    f"set framework: {owners[0]}, or leave {name} out",
+                )
+        yield from self._sharding_problems()
+
+    def _sharding_problems(self) -> Iterator[Problem]:
+        """Copies of a sharded model divide the data-parallel ranks."""
+        for name in ("fsdp2", "fsdp1"):
+            copies = getattr(self, name).replicate
+            if self.dp % copies:
+                yield Problem(
+                    f"{name}.replicate = {copies} does not divide dp = {self.dp}",
+                    "use a divisor of dp",
+                )
+        ranks, fewer = self.dp // self.fsdp2.replicate, self.fsdp2.reshard_to
+        if fewer is not None and (ranks % fewer or fewer >= ranks):
+            yield Problem(
+                f"fsdp2.reshard_to = {fewer} is no smaller divisor of the {ranks} ranks that "
+                "share the parameters",
+                "use a divisor, or leave it out",
+            )
+        keeps = self.fsdp2.reshard_after_forward
+        if self.framework == "fsdp2" and keeps is not None and keeps != (self.zero_stage == 3):
+            yield Problem(
+                f"fsdp2.reshard_after_forward: {str(keeps).lower()} is not stage {self.zero_stage}",
+                "set zero_stage: 3 where it is true, 2 where it is false",
             )

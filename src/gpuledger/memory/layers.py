@@ -1,10 +1,11 @@
 """Identical layers are walked once: a deep model from a shallow walk.
 
-The walk has a few layers at each end and one period of layers in the middle, which stands for itself and
-for `copies` more. Every copy behaves as the middle does, so at an event outside the middle the bytes live
-in the deep model are those of the walk plus `copies` times those that the middle layers hold. Events of the
-copies themselves need no look: away from the ends, the level at a given event of layer i is affine in i,
-so a maximum over layers is reached at the first or the last of them, which are walked.
+The walk has a few layers at each end and one period of layers in the middle, which stands for
+itself and for `copies` more. Every copy behaves as the middle does, so at an event outside the
+middle the bytes live in the deep model are those of the walk plus `copies` times those that the
+middle layers hold; what only one layer has at a time (Memory.once) counts once. Events of the
+copies themselves need no look: away from the ends, the level at a given event of layer i is affine
+in i, so a maximum over layers is reached at the first or the last of them, which are walked.
 """
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ from math import lcm
 from gpuledger.config.model import Model
 from gpuledger.config.training import EveryK, Training
 
+from .policy import Policy
+from .zero import UNDIVIDED
+
 
 @dataclass(frozen=True)
 class Walk:
-    """num_layers are walked; layers middle[0] <= i < middle[1] stand for `copies` more of themselves."""
+    """num_layers are walked; middle[0] <= i < middle[1] stand for `copies` more of themselves."""
 
     num_layers: int
     middle: tuple[int, int]
@@ -30,15 +34,17 @@ class Walk:
 
     def model_layer(self, layer: int) -> int:
         """Number in the model of a walked layer."""
-        return layer if layer < self.middle[1] else layer + self.copies * (self.middle[1] - self.middle[0])
+        low, high = self.middle
+        return layer if layer < high else layer + self.copies * (high - low)
 
 
-def plan_walk(model: Model, training: Training) -> Walk:
+def plan_walk(model: Model, training: Training, policy: Policy = UNDIVIDED) -> Walk:
     """The shallowest walk from which the whole model follows."""
     period = layer_period(model, training)
-    ends = period + 1                        # the first and last layer may differ from their neighbours
+    # The first and last layer may differ from their neighbours; a framework may look further.
+    ends = period + 1 + policy.neighbours
     rest = model.num_layers - 2 * ends - period
-    if rest <= 0:
+    if rest <= 0 or not policy.walks_layers_once:
         return Walk(model.num_layers, (model.num_layers, model.num_layers), 0)
     copies, remainder = divmod(rest, period)
     return Walk(2 * ends + period + remainder, (ends, ends + period), copies)

@@ -15,7 +15,10 @@ ROLE_CATEGORY = {"parameter": "parameters", "gradient": "gradients", "scratch": 
 
 
 class Memory:
-    """A storage is freed when its last holder lets go. `layer` tags the allocations of a decoder layer."""
+    """A storage is freed when its last holder lets go. `layer` tags the allocations of a decoder layer.
+
+    once: allocations of a layer of which only one layer's are alive at a time, however deep the model is.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -26,6 +29,7 @@ class Memory:
         self.layers: list[int | None] = []
         self.equations: list[str] = []                   # row of docs/formulas.md
         self.current: dict[Tensor, int] = {}             # storage -> number of its latest allocation
+        self.once: set[int] = set()
         self.layer: int | None = None
         self.equation = ""
 

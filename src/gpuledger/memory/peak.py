@@ -12,12 +12,15 @@ from gpuledger.program.program import Part
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
+from .frameworks import policy_of
+from .group_timeline import GroupTimeline
 from .layers import Walk, plan_walk
 from .ledger import Memory
-from .states import State, model_states, step_constants
+from .states import State, kept_states, model_states, step_constants
 from .step import StepRunner
-from .zero import UNDIVIDED, Division, ZeroTimeline
+from .zero import UNDIVIDED
 
+DIFFERENT_MICRO_BATCHES = 3                 # the first, any in the middle, the last
 LiveKey = tuple[str, str, str, bool]        # category, name, detail, in a layer
 
 
@@ -52,14 +55,15 @@ class StepPeak:
     """Finds the peak of one rank's step; `program` is the walked part of the model."""
 
     def __init__(self, run: Run, device: Device):
-        self.run, self.training = run, run.training
-        self.walk = plan_walk(run.model, run.training)
-        self.program = build(run.model, run.training, device, num_layers=self.walk.num_layers)
-        self.division = Division(run.parallel.zero_stage, run.parallel.dp)
+        self.run, self.policy = run, policy_of(run.parallel)
+        self.training = self.policy.computed(run.training)
+        self.walk = plan_walk(run.model, self.training, self.policy)
+        self.program = build(run.model, self.training, device, num_layers=self.walk.num_layers)
         self.weights = all_weights(self.program, self.walk)
         self.counted = counted_weights(self.program, self.walk)
-        self.states = (*model_states(self.counted, run.training, self.division),
-                       *step_constants(run.model, run.training, device))
+        self.states = (*model_states(self.counted, self.training, self.policy),
+                       *kept_states(self.policy.kept(self.weights, self.training)),
+                       *step_constants(run.model, self.training, device))
 
     @property
     def states_bytes(self) -> Size:
@@ -73,6 +77,8 @@ class StepPeak:
 
     def find(self) -> Peak:
         """The higher of the micro-batch's peak and the optimizer's."""
+        if not self.policy.walks_layers_once:
+            return self._peak_of_whole_step()
         timeline = self._walk()
         level, position = self._highest(timeline.memory)
         end = self._level_at_end(timeline.memory)
@@ -85,18 +91,25 @@ class StepPeak:
         live = self._live(timeline.memory, position, timeline)
         return Peak(persistent + level, self._instant(timeline, position), tuple(live), self.states)
 
-    def _walk(self) -> ZeroTimeline:
-        """The last micro-batch of a step: gradients of the earlier ones, or kept ones, are there already."""
-        timeline = ZeroTimeline(self.program, self.division)
+    def _walk(self) -> GroupTimeline:
+        """The last micro-batch of a step: earlier gradients, or kept ones, are there already."""
+        timeline = self.policy.timeline(self.program)
         if self.run.num_microbatches > 1 or not self.training.set_to_none:
-            memory = timeline.memory
-            for weight, layer in zip(self.program.weights, self.program.tape.weight_layers, strict=True):
-                memory.layer = layer
-                shard = self.division.part(weight.gradient(), 2)
-                timeline.grads[weight] = memory.allocate(shard, "gradients")
-            memory.layer = None
+            timeline.earlier_gradients()
         timeline.micro_batch()
         return timeline
+
+    def _peak_of_whole_step(self) -> Peak:
+        """Every event of a step whose first, middle and last micro-batch are walked."""
+        runner = self.policy.runner(self.program, self.training,
+                                    min(self.run.num_microbatches, DIFFERENT_MICRO_BATCHES))
+        if not self.training.set_to_none:
+            runner.timeline.earlier_gradients()
+        runner.step()
+        level, position = self._highest(runner.memory)
+        live = self._live(runner.memory, position, runner.timeline)
+        instant = self._instant(runner.timeline, position)
+        return Peak(self.states_bytes + level, instant, tuple(live), self.states)
 
     def _highest(self, memory: Memory) -> tuple[Size, int]:
         """(level, number of events up to it) over the allocations outside the middle layers."""
@@ -108,20 +121,25 @@ class StepPeak:
             live += sign * nbytes
             layer = layers[number]
             if layer is not None and low <= layer < high:
-                middle += sign * nbytes
+                if number not in memory.once:
+                    middle += sign * nbytes
                 continue
             if sign > 0 and live + copies * middle > best:
                 best, position = live + copies * middle, i + 1
         return best, position
 
     def _level_at_end(self, memory: Memory) -> Size:
-        return sum(sign * nbytes * self.walk.stands_for(memory.layers[number])
+        return sum(sign * nbytes * self._stands_for(memory, number)
                    for sign, number, nbytes in memory.events)
+
+    def _stands_for(self, memory: Memory, number: int) -> int:
+        """How many allocations of the model this one is the account of."""
+        return 1 if number in memory.once else self.walk.stands_for(memory.layers[number])
 
     def _update(self) -> tuple[StepRunner, Size, int]:
         """The optimizer on all weights of this rank, and the highest level of its temporaries."""
         update_alone = replace(self.program, root=Part("update"), weights=self.weights)
-        runner = StepRunner(update_alone, self.training, 1, division=self.division)
+        runner = self.policy.runner(update_alone, self.training, 1)
         runner.update(first=False)
         live = best = position = 0
         for i, (sign, _, nbytes) in enumerate(runner.memory.events):
@@ -130,7 +148,7 @@ class StepPeak:
                 best, position = live, i + 1
         return runner, best, position
 
-    def _live(self, memory: Memory, position: int, timeline: ZeroTimeline) -> list[Live]:
+    def _live(self, memory: Memory, position: int, timeline: GroupTimeline) -> list[Live]:
         """Tensors live after `position` events, equal ones counted together."""
         numbers: dict[int, None] = {}
         for sign, number, _ in memory.events[:position]:
@@ -144,13 +162,13 @@ class StepPeak:
             tensor, layer = memory.tensors[number], memory.layers[number]
             detail = f"{tuple(tensor.shape)} {tensor.dtype}"
             key = (memory.categories[number], tensor.name, detail, layer is not None)
-            counts[key] += self.walk.stands_for(layer)
+            counts[key] += self._stands_for(memory, number)
             equation = "G1" if key[0] == "gradients" else memory.equations[number] or "G2"
             sizes[key] = memory.sizes[number], equation
         return [Live(key[0], f"block: {key[1]}" if key[3] else key[1], count, count * sizes[key][0],
                      sizes[key][1], f"{count} x {key[2]}") for key, count in counts.items()]
 
-    def _instant(self, timeline: ZeroTimeline, position: int) -> str:
+    def _instant(self, timeline: GroupTimeline, position: int) -> str:
         """For example `backward, block 32 of 32: down`; blocks are counted from 1."""
         starts = [start for start, _ in timeline.positions]
         step = timeline.positions[bisect_right(starts, position - 1) - 1][1]
@@ -182,7 +200,7 @@ def live_of_update(memory: Memory, position: int) -> list[Live]:
 
 
 def all_weights(program: Program, walk: Walk) -> tuple[Tensor, ...]:
-    """Every weight of the model, in the order of module.parameters(): the middle layers once per copy."""
+    """Every weight of the model, in the order of module.parameters(), each copy by itself."""
     layers = program.tape.weight_layers
     weights: list[Tensor] = []
     middle: list[Tensor] = []

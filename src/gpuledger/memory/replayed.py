@@ -9,7 +9,9 @@ from gpuledger.program.model import build
 
 from .allocator import AllocatorSettings, OutOfMemory, replay
 from .allocator.allocator import DEFAULT_SETTINGS
-from .step import StepRunner, whole_run
+from .frameworks import policy_of
+from .run import whole_run
+from .step import StepRunner
 
 STEPS = 3          # the first makes states and workspaces, the second settles the cache, the third repeats
 
@@ -33,7 +35,7 @@ class Replayed:
 def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS,
                available_bytes: int | None = None) -> Replayed:
     """All layers, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
-    program = build(run.model, run.training, device)
+    program = build(run.model, policy_of(run.parallel).computed(run.training), device)
     runner = whole_run(run, program, STEPS)
     unlimited = _peaks(runner, settings, None)
     if available_bytes is None or unlimited.peak_reserved_bytes <= available_bytes:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
@@ -10,12 +10,12 @@ from gpuledger.errors import NotYetError
 from gpuledger.program.device import Device
 from gpuledger.program.precision import PRECISIONS
 from gpuledger.program.sizes import Size
-from gpuledger.program.tensor import Tensor, scratch
+from gpuledger.program.tensor import ITEMSIZE, Tensor, scratch
 
 from .eight_bit import CODES
 from .optimizer_states import optimizer_states
+from .policy import Counted, Kept, Policy, Share
 from .step import batch, tables
-from .zero import UNDIVIDED, Division
 
 BLOCK_BYTES = 512                                    # the allocator's unit (c10: kMinBlockSize)
 WHOLE_MATRIX_OPTIMIZERS = ("adafactor", "muon")      # their states do not follow from a flat part
@@ -35,56 +35,68 @@ class State:
     detail: str = ""
 
 
-Counted = Sequence[tuple[Tensor, int]]               # a tensor, and how many like it there are
-
-
-def model_states(weights: Counted, training: Training, division: Division) -> list[State]:
+def model_states(weights: Counted, training: Training, policy: Policy) -> list[State]:
     """Parameters, fp32 masters and optimizer states of this rank. [Z1] [O1]-[O6]
 
-    Raises NotYetError for optimizers that need whole matrices where ZeRO divides them.
+    Raises NotYetError for optimizers that need whole matrices where the policy divides them.
     """
     precision = PRECISIONS[training.precision]
-    if division.divides(1) and training.optimizer in WHOLE_MATRIX_OPTIMIZERS:
+    if policy.divides_matrices and training.optimizer in WHOLE_MATRIX_OPTIMIZERS:
         raise NotYetError(
-            f"optimizer {training.optimizer} keeps states of whole matrices, and ZeRO stage "
-            f"{division.stage} over {division.dp} ranks divides them",
+            f"optimizer {training.optimizer} keeps states of whole matrices, and this run divides "
+            "them over its ranks",
             "use zero_stage: 0, or optimizer: adamw")
-    states = [_state("parameters", "parameters", weights, division, 3)]
-    updated = weights
+    states = [_state("parameters", "parameters", policy.parameters(weights), policy.equation)]
+    updated = policy.updated(weights)
     if precision.master_dtype is not None:
-        updated = [(w.like(w.name, precision.master_dtype), count) for w, count in weights]
-        states.append(_state("optimizer", "fp32 master weights", updated, division, 1))
-    kinds: dict[str, list[tuple[Tensor, int]]] = {}
-    for weight, count in updated:
-        for state in optimizer_states(weight, training):
-            kinds.setdefault(state.name, []).append((state, count))
-    states += [_state("optimizer", name, tensors, division, 1) for name, tensors in kinds.items()]
+        updated = [replace(share, local=share.local.like(share.local.name, precision.master_dtype))
+                   for share in updated]
+        states.append(_state("optimizer", "fp32 master weights", updated, "O1"))
+    kinds: dict[str, list[Share]] = {}
+    for share in updated:
+        for state in optimizer_states(share.local, training):
+            kinds.setdefault(state.name, []).append(_share_of_state(state, share))
+    states += [_state("optimizer", name, shares, "O1") for name, shares in kinds.items()]
     if "absmax1" in kinds:
-        codes = [(Tensor("codes", (CODES,), "float32"), 2)]
-        states.append(_state("optimizer", "8-bit code tables", codes, UNDIVIDED, 1))
+        codes = [Share(Tensor("codes", (CODES,), "float32"), 2, CODES)]
+        states.append(_state("optimizer", "8-bit code tables", codes, "O1"))
     return states
 
 
-def _state(category: str, name: str, tensors: Counted, division: Division, stage: int) -> State:
+def _share_of_state(state: Tensor, share: Share) -> Share:
+    """A state of the parameter's own shape is divided as the parameter is."""
+    if state.shape == share.local.shape:
+        return replace(share, local=state)
+    return Share(state, share.count, state.numel)
+
+
+def _state(category: str, name: str, shares: Sequence[Share], equation: str) -> State:
     nbytes = rounding = padding = elements = number = 0
-    for tensor, count in tensors:
-        part = division.part(tensor, stage).nbytes
-        nbytes += count * part
-        rounding += count * (-part % BLOCK_BYTES)
-        padding += count * division.padding_bytes(tensor, stage)
-        elements += count * tensor.numel
+    for share in shares:
+        local, count = share.local, share.count
+        nbytes += count * local.nbytes
+        rounding += count * (-local.nbytes % BLOCK_BYTES)
+        padding += count * share.padding_elements * ITEMSIZE[local.dtype]
+        elements += count * share.whole_elements
         number += count
-    over = f" / {division.dp} ranks" if division.divides(stage) else ""
-    return State(category, name, number, nbytes, padding, rounding,
-                 "Z1" if category == "parameters" else "O1",
-                 f"{elements:,} elements of {tensors[0][0].dtype}{over}")
+    dtype, over = (shares[0].local.dtype, shares[0].over) if shares else ("", "")
+    return State(category, name, number, nbytes, padding, rounding, equation,
+                 f"{elements:,} elements of {dtype}{over}")
+
+
+def kept_states(kept: Iterable[Kept]) -> list[State]:
+    """What a framework keeps through the whole step."""
+    return [
+        State(k.category, k.name, len(k.tensors), sum(t.nbytes for t in k.tensors), 0,
+              sum(-t.nbytes % BLOCK_BYTES for t in k.tensors), k.equation, k.detail)
+        for k in kept]
 
 
 def step_constants(model: Model, training: Training, device: Device) -> list[State]:
-    """Tables, the batch, and cuBLAS's workspaces (one for each of the two threads of a step). [S14] [K6]"""
+    """Tables, the batch, and cuBLAS's workspaces, one for each of two threads. [S14] [K6]"""
+    workspaces = (scratch("workspace", device.cublas_workspace_bytes),) * 2
     return [*_named("tables", tables(model, training)), *_named("batch", batch(training)),
-            *_named("cuBLAS workspaces", (scratch("workspace", device.cublas_workspace_bytes),) * 2,
-                    "K6")]
+            *_named("cuBLAS workspaces", workspaces, "K6")]
 
 
 def _named(name: str, tensors: Iterable[Tensor], equation: str = "S14") -> list[State]:
@@ -93,5 +105,5 @@ def _named(name: str, tensors: Iterable[Tensor], equation: str = "S14") -> list[
         return []
     detail = " + ".join(dict.fromkeys(f"{t.name} {tuple(t.shape)} {t.dtype}" for t in listed))
     rounding = sum(-t.nbytes % BLOCK_BYTES for t in listed)
-    return [State("buffers", name, len(listed), sum(t.nbytes for t in listed), 0, rounding, equation,
-                  detail)]
+    nbytes = sum(t.nbytes for t in listed)
+    return [State("buffers", name, len(listed), nbytes, 0, rounding, equation, detail)]

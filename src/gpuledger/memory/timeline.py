@@ -48,6 +48,7 @@ class Timeline:
         self.workspaces = list(workspaces)
         self.kept_by_caller = {program.loss, program.logits}
         self.marks: list[tuple[int, str]] = []           # (number of events, instant that begins there)
+        self.last_micro_batch = True                     # of its step
 
     def mark(self, instant: str) -> None:
         self.marks.append((len(self.memory.events), instant))
@@ -65,6 +66,7 @@ class Timeline:
             if step.region and step.region not in self.checkpoints:
                 self.checkpoints[step.region] = self.memory.hold_all(step.region.arguments)
             self.forward(step, saving=not step.region)
+        self.end_forward()
         self.mark("backward")
         self.backward()
         self.leave()
@@ -77,6 +79,12 @@ class Timeline:
     def enter(self, step: Step) -> None:
         """Before an operator runs, forward or backward."""
         self.memory.layer = step.layer
+
+    def end_forward(self) -> None:
+        """After the last operator of the forward pass."""
+
+    def end_backward(self) -> None:
+        """After the last node of the backward pass, before the caller's backward() returns."""
 
     def leave(self) -> None:
         """After the last operator of a micro-batch."""
@@ -147,6 +155,7 @@ class Timeline:
             if region and ends[region] is op:
                 memory.drop(*self.checkpoints[region])
             self.hand_over()
+        self.end_backward()
         memory.drop(seed)
 
     def differentiate(self, step: Step) -> None:

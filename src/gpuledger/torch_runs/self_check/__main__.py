@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from gpuledger.memory.step import steady_step
+from gpuledger.memory.run import steady_step
 from gpuledger.program.device import Device
 from gpuledger.program.model import build
 from gpuledger.torch_runs.stream import make_trainer, record_stream_of_step
