@@ -284,6 +284,7 @@ def test_alibi_slopes_of_eight_and_twelve_heads():
     "model, step, words",
     [
         (gpt2(positions="alibi"), training(attention="flash", precision="bf16"), "ALiBi"),
+        (gpt2(attention_dropout=0.1), training(attention="cudnn", precision="bf16"), "dropout"),
         (gpt2(logits_softcap=30.0), training(loss="fused_linear"), "softcap"),
     ],
 )

@@ -42,7 +42,6 @@ def measure(run: Run, options: Options) -> dict[str, Any]:
         NotYetError: the run is divided in a way that this process cannot be one rank of.
     """
     refuse_undividable(run.parallel)
-    refuse_unemulated(run)
     meter = CounterMeter()
     report: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run": run.model_dump(mode="json")}
     report |= {"software": software_facts(), "emulated": is_emulated(), "outcome": "ok"}
@@ -82,13 +81,6 @@ def require_device() -> None:
     """Raises InputError where PyTorch sees no CUDA device."""
     if not torch.cuda.is_available():
         raise InputError("PyTorch sees no CUDA device", "gpuledger emulate needs none")
-
-
-def refuse_unemulated(run: Run) -> None:
-    """cuDNN asks the device for what no stand-in knows."""
-    if is_emulated() and run.training.attention == "cudnn":
-        raise InputError("attention: cudnn does not run on an emulated GPU",
-                         "use attention: flash, or gpuledger estimate")
 
 
 def no_kernel(run: Run) -> InputError:

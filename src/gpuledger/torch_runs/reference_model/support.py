@@ -33,6 +33,12 @@ def attention_problems(model: Model, training: Training) -> Iterator[Problem]:
             f"positions: alibi with sliding_window {model.sliding_window}: no kernel takes both",
             "leave out sliding_window",
         )
+    if training.attention == "cudnn" and model.attention_dropout:
+        yield Problem(
+            f"PyTorch has no cuDNN attention with dropout, attention_dropout is "
+            f"{model.attention_dropout}",
+            "use attention: flash, or set model.attention_dropout: 0",
+        )
     windowed = any(model.window(layer) is not None for layer in range(model.num_layers))
     if flash and windowed and model.head_dim % FLASH_HEAD_DIM_MULTIPLE:
         yield Problem(
