@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import kernels
 from . import operators as op
+from .efficient_kernels import efficient_backward
 from .layout import Strides, elementwise, transposed
 from .masks import bias_of_mask, padded_bias
 from .program import Moves, Op, Tape
@@ -128,14 +129,14 @@ def efficient(tape: Tape, settings: Core, inputs: Heads, bias: Tensor | None) ->
     dq, dk, dv = (heads_inside(t, f"d({t.name})") for t in inputs)
     with_bias = inputs if bias is None else (*inputs, bias)
     return tape.append(attention_op(settings, with_bias, outputs, (dq, dk, dv), forward=forward,
-                                    backward=(+dq, +dk, +dv, *efficient_scratch(query))))
+                                    backward=(+dq, +dk, +dv, *efficient_scratch(tape, settings, query))))
 
 
-def efficient_scratch(query: Tensor) -> Moves:
+def efficient_scratch(tape: Tape, settings: Core, query: Tensor) -> Moves:
     """delta = sum(dO * O) per query: one kernel in 16 bit, three PyTorch operators in fp32."""
-    b, a, s, d = query.shape
+    b, a, s, _ = query.shape
     delta = Tensor("delta", (b, a, s), "float32", "scratch")
-    tiles = kernels.efficient_backward(b, a, s, d, query.dtype)
+    tiles = efficient_backward(query, settings.dropout, tape.device)
     if query.dtype != "float32":
         return +delta, +tiles, -delta, -tiles
     weighted, strided = query.like("dO * O"), delta.like("delta strided")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from .device import Device
-from .sizes import Size, ceil_div, minimum
+from .sizes import Size, ceil_div, minimum, uniformly
 from .tensor import Move, Tensor, scratch
 
 
@@ -98,15 +98,3 @@ def flash_forward(b: Size, a: Size, s: Size, d: Size, device: Device) -> tuple[T
     rows = (splits > 1) * splits * b * a * s
     return (scratch("logsumexp per split", 4 * rows),
             scratch("output per split", 4 * rows * padded_head(d)))
-
-
-def efficient_backward(b: Size, a: Size, s: Size, d: Size, dtype: str) -> Tensor:
-    """fp32 tiles (with a lock of 16 bytes) in which blocks of keys sum dQ; head_dim up to 128. [K5]
-
-    Tiles of queries x columns: 64 x 64 for d <= 64; above that 128 x 128, in fp32 128 x 64.
-    Ref: ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h.
-    """
-    rows = 64 if d <= 64 else 128
-    columns = 128 if d > 64 and dtype != "float32" else 64
-    tiles = ceil_div(s, rows) * ceil_div(d, columns)
-    return scratch("dQ tiles", b * a * tiles * (4 * rows * columns + 16))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .kernels import embedding_backward
 from .layout import Strides
 from .layout import elementwise as elementwise_strides
-from .program import INCOMING, Moves, Op, Tape
+from .program import INCOMING, Gradient, Moves, Op, Tape
 from .reductions import sum_rows
 from .sizes import Size, product
 from .tensor import Move, Tensor
@@ -87,15 +87,16 @@ def add(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
     wider = x if x.dtype == "float32" or y.dtype == x.dtype else y
     larger = x if len(x.shape) >= len(y.shape) else y
     reduce: tuple[Move, ...] = ()
-    gradients = {}
+    gradients: dict[Tensor, Gradient] = {}
     for t in (x, y):
         if not t.needs_grad:
             continue
-        same = t.dtype == wider.dtype and len(t.shape) == len(larger.shape)
-        dt = INCOMING if same else t.gradient()
+        if t.dtype == wider.dtype and len(t.shape) == len(larger.shape):
+            gradients[t] = INCOMING
+            continue
+        dt = t.gradient()
         gradients[t] = dt
-        if isinstance(dt, Tensor):
-            reduce += (+dt,)
+        reduce += (+dt,)
     strides = None
     if len(x.shape) == len(y.shape):
         strides = elementwise_strides(larger.shape, x.strides, y.strides)
@@ -195,6 +196,7 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                               gradients={x: unfolded, weight: transposed}, folded_output=folded,
                               product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
     dc = offset.gradient()
+    summed = dc.view("sum over rows", offset.shape)      # at::sum_to drops the summed dimension by a view
 
     def bias_gradient(strides: Strides) -> Moves:
         partial, semaphores = sum_rows((rows, n), strides, tape.device)
@@ -202,8 +204,8 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
 
     return tape.append(Op(name, (x, weight, offset), (y,), saves=(x, weight), backward=(+dx, +dw),
                           reduce=bias_gradient,
-                          gradients={offset: dc, weight: transposed, x: unfolded} if folded else
-                          {x: unfolded, offset: dc, weight: transposed}, folded_output=folded,
+                          gradients={offset: summed, weight: transposed, x: unfolded} if folded else
+                          {x: unfolded, offset: summed, weight: transposed}, folded_output=folded,
                           product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
 
 
