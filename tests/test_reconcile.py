@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuledger.config import load_run
+from gpuledger.config.load import load_gpu
 from gpuledger.config.run import Run
 from gpuledger.errors import InputError
 from gpuledger.memory.instants import account_of_run
@@ -83,7 +84,7 @@ def test_the_terms_of_a_stage_add_up_to_its_allocated_peak() -> None:
 
 
 def test_the_validation_matrix_has_at_least_60_runs_with_names_of_their_own() -> None:
-    runs = read_matrix(matrix_file("validation"), "h200-141gb-sxm")
+    runs = read_matrix(matrix_file("validation"), load_gpu("h200-141gb-sxm"))
     assert len(runs) >= 60
     assert len({run.name for run in runs}) == len(runs)
     varied = {name: {str(getattr(run.training, name)) for run in runs}
@@ -105,7 +106,7 @@ def test_a_wrong_matrix_is_refused(tmp_path: Path, text: str, words: str) -> Non
     path = tmp_path / "matrix.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=words):
-        read_matrix(matrix_file(str(path)), "h100-80gb-sxm")
+        read_matrix(matrix_file(str(path)), load_gpu("h100-80gb-sxm"))
 
 
 def test_an_unknown_matrix_names_the_known_ones() -> None:

@@ -18,7 +18,7 @@ from gpuledger.torch_runs.validate import emulated_bench, real_bench
 def main(results: Path, rehearsal: str | None) -> None:
     begin = time.monotonic()
     bench = emulated_bench(load_gpu(rehearsal)) if rehearsal else real_bench()
-    runs = read_matrix(matrix_file("validation"), bench.gpu.name)
+    runs = read_matrix(matrix_file("validation"), bench.gpu)
     found = run_matrix(runs, bench, results / "runs", show_progress)
     seconds = round(time.monotonic() - begin, 1)
     where = {"gpu": bench.gpu.name, "emulated": bench.emulated, "seconds": seconds}

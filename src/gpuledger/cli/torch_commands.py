@@ -71,7 +71,7 @@ def validate(
 ) -> None:
     """Real steps on this machine's GPU, reconciled with the estimate term by term."""
     from ..config import RunOptions, load_gpu, resolve_run
-    from .validate import bench_of, run_validate, run_validate_matrix
+    from .validate import bench_of, gpu_assignment, run_validate, run_validate_matrix
 
     if (run is None) == (matrix is None):
         raise InputError("validate takes a RUN or --matrix, and " + (
@@ -82,8 +82,9 @@ def validate(
         raise typer.Exit(run_validate_matrix(matrix, output, as_json=json, emulated_gpu=emulated))
     bench = bench_of(emulated)
     resolved, assumptions = resolve_run(str(run), RunOptions(
-        gpu=bench.gpu.name, gpus=1, precision=precision, seq_len=seq_len, micro_batch=micro_batch,
-        global_batch=global_batch, recompute=recompute, set=tuple(set_ or ())))
+        gpus=1, precision=precision, seq_len=seq_len, micro_batch=micro_batch,
+        global_batch=global_batch, recompute=recompute,
+        set=(gpu_assignment(bench), *(set_ or ()))))
     raise typer.Exit(run_validate(resolved, bench, assumptions, as_json=json))
 
 

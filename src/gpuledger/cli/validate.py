@@ -12,7 +12,7 @@ import typer
 
 from ..config.cluster import Gpu
 from ..config.run import Run
-from ..errors import GpuledgerError
+from ..errors import GpuledgerError, InputError
 from ..torch_runs.child import Measurer
 from ..torch_runs.matrix import Progress, matrix_file, read_matrix, run_matrix
 from ..torch_runs.validate import LIMIT_SECONDS, Bench, emulated_bench, real_bench, validate
@@ -23,6 +23,11 @@ BAR_WIDTH = 24
 def bench_of(emulated_gpu: Gpu | None) -> Bench:
     """This machine's GPU, or in a rehearsal the emulated one. Raises InputError without one."""
     return real_bench() if emulated_gpu is None else emulated_bench(emulated_gpu)
+
+
+def gpu_assignment(bench: Bench) -> str:
+    """The device as `--set` takes it; it need not be a preset."""
+    return f"cluster.gpu={bench.gpu.model_dump_json(exclude_none=True)}"
 
 
 def run_validate(run: Run, bench: Bench, assumptions: tuple[str, ...] = (), *,
@@ -36,7 +41,8 @@ def run_validate(run: Run, bench: Bench, assumptions: tuple[str, ...] = (), *,
     with Measurer(bench.environment, LIMIT_SECONDS) as measurer:
         result = validate(run, bench, measurer)
     if "error" in result:
-        raise GpuledgerError(f"{run.name}: {result['error']}", "see the message above")
+        kind = InputError if result["outcome"] == "refused" else GpuledgerError
+        raise kind(f"{run.name}: {result['error']}", result["hint"])
     for line in assumptions:
         typer.echo(f"assumed: {line}", err=True)
     typer.echo(json.dumps(result, indent=2) if as_json else text(result))
@@ -50,7 +56,7 @@ def run_validate_matrix(matrix: str, folder: Path, *, as_json: bool = False,
     Raises InputError as run_validate, and for a matrix that is none.
     """
     bench = bench_of(emulated_gpu)
-    runs = read_matrix(matrix_file(matrix), bench.gpu.name)
+    runs = read_matrix(matrix_file(matrix), bench.gpu)
     results = run_matrix(runs, bench, folder, show_progress)
     if as_json:
         typer.echo(json.dumps(summary(results), indent=2))

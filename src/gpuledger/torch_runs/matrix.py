@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuledger.config.cluster import Gpu
 from gpuledger.config.options import RunOptions
 from gpuledger.config.presets import presets_folder
 from gpuledger.config.reading import read_file
@@ -46,7 +47,7 @@ def matrix_file(name: str) -> Path:
     raise InputError(f"no matrix {name}", f"name a file, or one of: {known}")
 
 
-def read_matrix(path: Path, gpu: str) -> list[Run]:
+def read_matrix(path: Path, gpu: Gpu) -> list[Run]:
     """All runs of a matrix on this GPU, in order, with names that tell them apart.
 
     bases: runs by name, without a cluster. groups: each has a name, a base, and may have `set`
@@ -65,7 +66,7 @@ def read_matrix(path: Path, gpu: str) -> list[Run]:
     return runs
 
 
-def runs_of_group(group: object, bases: Mapping[str, Any], gpu: str) -> Iterator[Run]:
+def runs_of_group(group: object, bases: Mapping[str, Any], gpu: Gpu) -> Iterator[Run]:
     """The combinations of `over`, the last key varying fastest."""
     if not isinstance(group, dict) or not {"name", "base"} <= set(group) <= GROUP_KEYS:
         raise InputError(
@@ -81,12 +82,13 @@ def runs_of_group(group: object, bases: Mapping[str, Any], gpu: str) -> Iterator
         yield resolved(name, bases[group["base"]], keys, gpu)
 
 
-def resolved(name: str, base: Mapping[str, Any], keys: Mapping[str, Any], gpu: str) -> Run:
+def resolved(name: str, base: Mapping[str, Any], keys: Mapping[str, Any], gpu: Gpu) -> Run:
     """One run; a data-parallel one counts its ranks as GPUs."""
     model = keys.get("model", base["model"])
     gpus = keys.get("parallel.dp", base.get("parallel", {}).get("dp", 1))
     source = {**copy.deepcopy(dict(base)), "name": name, "model": model,
-              "cluster": {"gpu": gpu, "gpus": gpus, "gpus_per_node": gpus}}
+              "cluster": {"gpu": gpu.model_dump(mode="json", exclude_none=True), "gpus": gpus,
+                          "gpus_per_node": gpus}}
     options = RunOptions(
         set=tuple(f"{key}={json.dumps(value)}" for key, value in keys.items() if key != "model"))
     return resolve_run(source, options)[0]

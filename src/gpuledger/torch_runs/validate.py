@@ -92,8 +92,9 @@ def validate(run: Run, bench: Bench, measurer: Measurer) -> dict[str, Any]:
     try:
         report = measurer.measure(run, OPTIONS)
     except GpuledgerError as error:
-        refused = isinstance(error, InputError)
-        result |= {"outcome": "refused" if refused else "failed", "error": str(error)}
+        problem = error.problems[0]
+        result |= {"outcome": "refused" if isinstance(error, InputError) else "failed",
+                   "error": problem.message, "hint": problem.hint}
     else:
         result |= compared(run, report)
     return result | {"seconds": round(time.time() - begin, 2)}
