@@ -7,11 +7,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent / "src")]
 
 from gpuledger.config import Bias, Cluster, Gpu, Model, Parallelism, Record, Training  # noqa: E402
-from gpuledger.config.fields import FieldSpec  # noqa: E402
 from gpuledger.config.frameworks import (  # noqa: E402
     DDPOptions,
     DeepSpeedOptions,
@@ -63,18 +64,18 @@ def option_rows() -> Iterator[str]:
         yield f"| `--{option.replace('_', '-')}` | `{key}` |"
 
 
-def values(field: FieldSpec) -> str:
+def values(field: FieldInfo) -> str:
     """What a key takes."""
-    return ", ".join(dict.fromkeys(members(field.annotation, field.bounds)))
+    bounds = {sign: getattr(note, sign) for note in field.metadata for sign in SIGNS
+              if hasattr(note, sign)}
+    return ", ".join(dict.fromkeys(members(field.annotation, bounds)))
 
 
 def members(annotation: Any, bounds: dict[str, float]) -> Iterator[str]:
     """The alternatives of an annotation, in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        notes = [note.bounds for note in arguments[1:] if isinstance(note, FieldSpec)]
-        merged = {sign: bound for note in [*notes, bounds] for sign, bound in note.items()}
-        yield from members(arguments[0], merged)
+        yield from members(arguments[0], bounds)
     elif origin is Literal:
         yield from (f"`{value}`" for value in arguments)
     elif origin is dict:
@@ -92,7 +93,7 @@ def members(annotation: Any, bounds: dict[str, float]) -> Iterator[str]:
         yield f"`{{{next(iter(fields))}: k}}`" if len(fields) == 1 else "mapping"
 
 
-def default(field: FieldSpec) -> str:
+def default(field: FieldInfo) -> str:
     """What is taken where a key is missing."""
     if field.is_required():
         return "-"

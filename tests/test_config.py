@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from pydantic_core import ValidationError
+from pydantic import ValidationError
 
 from gpuledger.config import (
     EveryK,
@@ -39,9 +39,9 @@ def messages(action, *arguments) -> list[str]:
 
 
 def test_records_are_frozen():
-    with pytest.raises(AttributeError, match="frozen"):
+    with pytest.raises(ValidationError, match="frozen"):
         load_model("gpt2").num_layers = 3
-    with pytest.raises(AttributeError, match="frozen"):
+    with pytest.raises(ValidationError, match="frozen"):
         del load_model("gpt2").num_layers
 
 

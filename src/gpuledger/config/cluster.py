@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from ..errors import Problem
 from .efficiency import Efficiency
-from .fields import Field
 from .record import Record
 
 
@@ -99,13 +100,16 @@ class Cluster(Record):
     name: str = Field(default="cluster", description="how reports call it")
     gpu: Gpu = Field(
         description="GPU preset name, or the fields inline",
-        hint="pass --gpu, for example --gpu h100-80gb-sxm; `gpuledger presets gpus` lists them",
+        json_schema_extra={
+            "hint": "pass --gpu, for example --gpu h100-80gb-sxm; `gpuledger presets gpus` "
+            "lists them"
+        },
     )
     gpus: int = Field(
         gt=0,
         le=10**7,
         description="GPUs in all",
-        hint="pass --gpus, for example --gpus 8",
+        json_schema_extra={"hint": "pass --gpus, for example --gpus 8"},
     )
     gpus_per_node: int = Field(
         default=8, gt=0, le=10**4, description="GPUs that share one fast link"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
+from pydantic import Field
+
 from ..errors import Problem
-from .fields import Field
 from .record import Record
 
 Share = Annotated[float, Field(gt=0, le=1)]

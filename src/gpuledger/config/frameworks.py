@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from pydantic import Field
+
 from ..errors import Problem
-from .fields import Field
 from .record import Record
 
 CastDtype = Literal["bfloat16"]

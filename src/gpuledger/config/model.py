@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
 from ..errors import Problem
-from .fields import Field
 from .record import Record
 
 Count = Annotated[int, Field(gt=0, le=10**9)]

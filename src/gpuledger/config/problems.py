@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic_core import ValidationError
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from ..errors import InputError, Problem
-from .fields import FieldSpec
 from .record import CROSS_FIELD, Record
 
 MAX_PROBLEMS = 20  # said one by one; a file with more has one mistake many times
@@ -117,7 +117,7 @@ def _problems_of_detail(detail: Any, kind: type[Record], where: str) -> Iterator
         yield _value_problem(detail, name, field)
 
 
-def _value_problem(detail: Any, name: str, field: FieldSpec | None) -> Problem:
+def _value_problem(detail: Any, name: str, field: FieldInfo | None) -> Problem:
     value, kind = detail["input"], detail["type"]
     given = f"{name or 'this'} = {shown(value)}"
     if kind in BOUNDS:
@@ -153,17 +153,17 @@ def _retyped(value: object, kind: str) -> str | None:
     return None
 
 
-def _what_it_is(field: FieldSpec | None) -> str:
+def _what_it_is(field: FieldInfo | None) -> str:
     if field is None:
         return "see docs/run_file.md"
-    if field.hint:
-        return field.hint
+    if isinstance(field.json_schema_extra, dict) and "hint" in field.json_schema_extra:
+        return str(field.json_schema_extra["hint"])
     choices = _choices(field)
     listed = f" (one of: {', '.join(choices)})" if choices else ""
     return f"it is: {field.description}{listed}"
 
 
-def _walk(kind: type[Record], path: list[str]) -> tuple[type[Record], FieldSpec | None, list[str]]:
+def _walk(kind: type[Record], path: list[str]) -> tuple[type[Record], FieldInfo | None, list[str]]:
     """The record and field at a path of pydantic, and the path without names of union members."""
     owner, field, names = kind, None, []
     for part in path:
@@ -186,7 +186,7 @@ def _records_in(annotation: Any) -> Iterator[type[Record]]:
             yield from _records_in(argument)
 
 
-def _choices(field: FieldSpec | None) -> list[str]:
+def _choices(field: FieldInfo | None) -> list[str]:
     """The words that a field takes, and the mapping beside them if it takes one too."""
 
     def literals(annotation: Any) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from ..errors import Problem
 from .cluster import Cluster, Gpu
-from .fields import Field
 from .model import Model
 from .parallelism import Parallelism
 from .record import Record

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+from pydantic import Discriminator, Field, Tag
+
 from ..errors import Problem
-from .fields import Field
 from .record import Record
 
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16", "bf16-master"]
@@ -21,7 +22,18 @@ class EveryK(Record):
     every: int = Field(gt=0, description="blocks 0, k, 2k, ... are recomputed")
 
 
-Recompute = Literal["none", "selective", "full"] | EveryK
+RecomputeWord = Literal["none", "selective", "full"]
+
+
+def _recompute_kind(value: Any) -> str:
+    return "mapping" if isinstance(value, (dict, EveryK)) else "word"
+
+
+# Discriminated, so that a mistake is reported for the form that was written and not for both.
+Recompute = Annotated[
+    Annotated[RecomputeWord, Tag("word")] | Annotated[EveryK, Tag("mapping")],
+    Discriminator(_recompute_kind),
+]
 
 # What each optimizer's public implementation offers: torch.optim for all but lion (lion-pytorch)
 # and adamw-8bit (bitsandbytes). The first one is taken where the run does not say.
