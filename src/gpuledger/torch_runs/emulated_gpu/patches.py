@@ -5,6 +5,7 @@ them touches the allocator, autograd, an optimizer or a collective on device ten
 """
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -23,7 +24,6 @@ from .store import LonelyStore
 
 # Modules whose functions are replaced; to a type checker that is an error, which is the point.
 c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
-fake_pg: Any = importlib.import_module("torch.testing._internal.distributed.fake_pg")
 multiprocessing: Any = importlib.import_module("torch.multiprocessing")
 
 
@@ -65,29 +65,46 @@ def rendezvous() -> None:
 
 
 def host_groups() -> None:
-    """Gloo process groups (host tensors) move nothing.
+    """Gloo process groups (host tensors) are PyTorch's own fake groups, which move nothing.
 
     Gloo connects every pair of ranks with sockets, and the others do not exist. Host tensors are
     not measured; each rank is taken to hold what this one holds.
     """
-    # Older versions take no options.
-    kind = fake_pg.FakeProcessGroup
-    options = (kind.Options(),) if hasattr(kind, "Options") else ()
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake"
 
-    def silent_group(store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
-        return kind._create_internal(rank, size, *options)
+    def without_gloo(arguments: dict[str, Any]) -> None:
+        if arguments.get("backend") is not None:
+            arguments["backend"] = str(arguments["backend"]).replace("gloo", "fake")
 
-    c10d.ProcessGroupGloo = silent_group
+    _change_new_groups(without_gloo)
+    c10d.Backend.default_device_backend_map["cpu"] = "fake"
 
 
 def subgroups() -> None:
-    """Communicators of subgroups are made anew, not split from their parent's.
+    """init_process_group's device_id is ignored: subgroups get new communicators.
 
-    A split communicator does not say how many ranks it has, and gathered objects need to know.
-    PyTorch's allocator is not involved either way.
+    With it they are split from the parent's, and a split communicator does not say how many ranks
+    it has, which gathered objects need to know. No tensor is involved either way.
     """
-    if hasattr(c10d, "_get_split_source"):
-        c10d._get_split_source = lambda parent: None
+
+    def without_device(arguments: dict[str, Any]) -> None:
+        arguments.pop("device_id", None)
+
+    _change_new_groups(without_device)
+
+
+def _change_new_groups(change: Callable[[dict[str, Any]], None]) -> None:
+    """Applies ``change`` to the arguments with which every process group is made."""
+    original = c10d._new_process_group_helper
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def changed(*positional: Any, **named: Any) -> Any:
+        bound = signature.bind(*positional, **named)
+        change(bound.arguments)
+        return original(*bound.args, **bound.kwargs)
+
+    c10d._new_process_group_helper = changed
 
 
 def broadcast_objects() -> None:
@@ -179,9 +196,11 @@ def finished_collectives() -> None:
 
     def let_go(*_: Any) -> None:
         for group in list(c10d._world.pg_map):
-            if group.size() > 0 and "nccl" in c10d._world.pg_map[group][0]:
-                backend: Any = group._get_backend(torch.device("cuda"))
-                backend._wait_for_pending_works()
+            if "nccl" in c10d._world.pg_map[group][0]:
+                backend = group._get_backend(torch.device("cuda"))
+                # torch 2.9 has it on the group only.
+                waiter = backend if hasattr(backend, "_wait_for_pending_works") else group
+                waiter._wait_for_pending_works()
 
     register_optimizer_step_post_hook(let_go)
 
