@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ..torch_runs.child import require_torch
 if TYPE_CHECKING:
     from ..torch_runs.calibration import Calibration
 
+
 def run_calibrate(gpu: str | None, output: Path | None, seconds: float, *, as_json: bool = False) -> int:
     """Measure, write the file, print what was measured beside what is assumed without it.
 
@@ -25,6 +27,8 @@ def run_calibrate(gpu: str | None, output: Path | None, seconds: float, *, as_js
 
     base = base_gpu(gpu)
     result = run_calibration(base, seconds, lambda line: typer.echo(f"measuring: {line}", err=True))
+    if os.environ.get("RANK", "0") != "0":      # torchrun: one rank speaks for all
+        return 0
     path = write_whole(output or Path(f"{base.name}-calibrated.yaml"), gpu_yaml(result.gpu))
     typer.echo(json.dumps(content(result), indent=2) if as_json else table(result))
     typer.echo(f"wrote {path}; use it with --gpu {path}", err=True)

@@ -18,8 +18,8 @@ def time_content(estimate: Estimate) -> dict[str, Any]:
     content["at_peak_seconds"] = at_peak_seconds(estimate)
     try:
         time = step_time(estimate.run)
-    except InputError as error:
-        return content | {"unknown_because": error.problems[0].message}
+    except InputError as refusal:
+        return content | {"unknown_because": refusal.problems[0].message}
     mfu, hfu = utilization(estimate, time)
     parts, error = time.breakdown, time.error
     return content | {
@@ -55,8 +55,8 @@ def time_lines(estimate: Estimate) -> list[str]:
     """Seconds with throughput and utilization, then the error range and where the time goes."""
     try:
         time = step_time(estimate.run)
-    except InputError as error:
-        return [f"step time is not known: {error.problems[0].message}"]
+    except InputError as refusal:
+        return [f"step time is not known: {refusal.problems[0].message}"]
     mfu, hfu = utilization(estimate, time)
     share = f", MFU {100 * mfu:.1f} %, HFU {100 * hfu:.1f} %" if mfu and hfu else ""
     error = time.error

@@ -1,7 +1,7 @@
 """Seconds of the attention core: one fused kernel, or two batched products and a softmax."""
 from __future__ import annotations
 
-from .arithmetic import Number, ceil, minimum, sqrt
+from .arithmetic import ceil, minimum, sqrt
 from .gemm import Passes, linear_seconds
 from .inputs import Decoder, Device, Layout, Software
 from .local import Local
@@ -53,6 +53,8 @@ def unfused_seconds(decoder: Decoder, layout: Layout, device: Device, software: 
     products = linear_seconds(device, s, s, d, batch=batch, product=device.head_products).plus(
         linear_seconds(device, s, d, s, batch=batch, product=device.head_products))
     forward, backward = SCORE_DROPOUT_BYTES if software.dropout else SCORE_BYTES
+    if software.counted is not None:        # then the layer's traffic holds that of the scores
+        forward, backward = 0.0, 0.0
     scores = batch * s * s
     # Neither product holds a weight: both halves of its backward are gradients of inputs.
     return Passes(products.forward + stream_seconds(device, forward * scores, 2),

@@ -129,15 +129,36 @@ class Device:
     """The head stays in 16 bit under fp8."""
     attention: AttentionRate
     nccl: Nccl
-    sustained_share: float = 0.96
-    tile_seconds: float = 4.6e-6
-    wave_quantisation: float = 0.70
+    sustained_share: Number = 0.96
+    tile_seconds: Number = 4.6e-6
+    wave_quantisation: Number = 0.70
     bandwidth_share: float = 0.90
     kernel_seconds: float = 3e-6
     attention_half_length: float = 120.0
     link_share: float = 0.70
     network_share: float = 0.80
     overlap_cost: float = 0.15
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a part's pointwise kernels move, and kernels that its host enqueues (products and
+    attention included), of one micro-batch on one rank."""
+
+    forward_bytes: Number
+    backward_bytes: Number
+    forward_kernels: Number
+    backward_kernels: Number
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Traffic of one layer and of the head, counted from the step program (see counted.py)."""
+
+    layer: Traffic
+    head: Traffic
+    head_reruns: bool
+    """The loss runs the head's product a second time (chunks under a checkpoint)."""
 
 
 @dataclass(frozen=True)
@@ -170,3 +191,12 @@ class Software:
     stops_recompute_early: bool = False
     """A recomputed block's last product is not run again, since nothing is saved after it."""
     fp8: bool = False
+    counted: Counted | None = None
+    """Where it is given it takes the place of all bytes and kernels per layer and logit above."""
+
+    @property
+    def layer_kernels(self) -> tuple[Number, Number]:
+        """Kernels that one layer's forward and backward enqueue."""
+        if self.counted is None:
+            return self.forward_kernels, self.backward_kernels
+        return self.counted.layer.forward_kernels, self.counted.layer.backward_kernels

@@ -55,7 +55,14 @@ def head_seconds(decoder: Decoder, layout: Layout, device: Device, software: Sof
     local = Local.of(decoder, layout)
     product = linear_seconds(device, local.tokens, local.vocab, decoder.hidden_size,
                              product=device.head_products)
-    logits = stream_seconds(device, software.logit_bytes * local.tokens * local.vocab, HEAD_KERNELS)
     embedding = stream_seconds(device, EMBEDDING_BYTES * local.tokens * decoder.hidden_size,
                                EMBEDDING_KERNELS)
-    return product.forward + product.backward + logits + embedding
+    if software.counted is None:
+        traffic = stream_seconds(device, software.logit_bytes * local.tokens * local.vocab,
+                                 HEAD_KERNELS)
+        return product.forward + product.backward + traffic + embedding
+    head = software.counted.head
+    reruns = 1 if software.counted.head_reruns else 0
+    traffic = stream_seconds(device, (1 + reruns) * head.forward_bytes + head.backward_bytes,
+                             (1 + reruns) * head.forward_kernels + head.backward_kernels)
+    return (1 + reruns) * product.forward + product.backward + traffic + embedding

@@ -2,23 +2,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...config.model import Model
 from ...config.run import Run
 from ...config.training import EveryK, Training
+from ...errors import InputError
 from ..mfu import DTYPE_OF_PRODUCTS
 from ..sequence_flops import full_layers
 from .breakdown import Breakdown
+from .counted import counted
 from .curves import architecture_of, efficiency_of, software
 from .device import device_of_gpu, usual_network
 from .error_range import ErrorRange, error_range
-from .inputs import Decoder, Device, Layout, Software
+from .inputs import Counted, Decoder, Device, Layout, Software
 from .step import step_breakdown
 
 KERNELS = {"flash": "flash2", "efficient": "efficient", "cudnn": "cudnn", "eager": "unfused",
            "math": "unfused"}
 """The generation behind each of PyTorch's kernels: its flash kernel is FlashAttention-2."""
-ADAM_STATES, MASTER_BYTES = 2, 8.0
 STATES = {"sgd": 0, "adam": 2, "adamw": 2, "adafactor": 1, "lion": 1, "muon": 1, "adamw-8bit": 0.5}
 """Optimizer states of the size of the parameters (8-bit Adam: two of one byte)."""
 
@@ -101,7 +103,7 @@ def software_of(run: Run) -> Software:
     host = efficiency_of(run.cluster.gpu).host_seconds or 0.0
     own = profile == "torch-eager"
     autocast = training.precision in ("fp16-mixed", "bf16-mixed")
-    changes = {"dropout": model.dropout > 0, "optimizer_bytes": optimizer_bytes(training)}
+    changes: dict[str, Any] = {"dropout": model.dropout > 0, "optimizer_bytes": optimizer_bytes(training)}
     if own:
         changes |= {
             "fused_attention": KERNELS[training.attention] != "unfused",
@@ -110,8 +112,20 @@ def software_of(run: Run) -> Software:
             "accumulate_bytes": 6.0 if training.precision in ("bf16", "bf16-master") else 12.0,
             "scatters_sends": run.parallel.framework != "deepspeed",
             "overlaps_data_parallel": run.parallel.framework is not None,
-            "stops_recompute_early": True}
+            "stops_recompute_early": True, "counted": counted_of(run)}
     return software(profile, host_seconds=host, **changes)
+
+
+def counted_of(run: Run) -> Counted | None:
+    """Kernels and traffic of PyTorch's operators; None where the program is not divided as the run is
+    (sequence parallelism, sizes that tp or cp do not divide): the profile's closed form is taken."""
+    axes = run.parallel
+    if axes.sequence_parallel:
+        return None
+    try:
+        return counted(run.model, run.training, tp=axes.tp, cp=axes.cp)
+    except InputError:
+        return None
 
 
 def optimizer_bytes(training: Training) -> float:

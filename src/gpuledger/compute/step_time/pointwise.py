@@ -22,7 +22,7 @@ BACKWARD_TRAFFIC = 2.0
 """Backward reads the gradient and what was saved, and writes a gradient."""
 
 
-def stream_seconds(device: Device, moved_bytes: Number, kernels: int = 0) -> Number:
+def stream_seconds(device: Device, moved_bytes: Number, kernels: Number = 0) -> Number:
     """Seconds to move these bytes through memory in `kernels` kernels. [T3]"""
     sustained = device.bandwidth_share * device.bandwidth_bytes_per_second
     return moved_bytes / sustained + kernels * device.kernel_seconds
@@ -30,6 +30,10 @@ def stream_seconds(device: Device, moved_bytes: Number, kernels: int = 0) -> Num
 
 def pointwise_seconds(decoder: Decoder, layout: Layout, device: Device, software: Software) -> Passes:
     """Seconds of one layer's pointwise operators, one micro-batch, one rank. [T4]"""
+    if software.counted is not None:
+        layer = software.counted.layer
+        return Passes(stream_seconds(device, layer.forward_bytes, layer.forward_kernels),
+                      stream_seconds(device, layer.backward_bytes, layer.backward_kernels), 0.0)
     local = Local.of(decoder, layout)
     forward = traffic_bytes(decoder, layout, local, software)
     casts = software.weight_cast_bytes * decoder.layer_weights / layout.tp

@@ -109,8 +109,9 @@ class LayerPasses:
         backward = (sum(part.backward for part in parts) + shared.tensor_parallel
                     + shared.context_parallel[1] + again.work + again.communication)
         collectives = where(layout.tp > 1, COLLECTIVES_PER_PASS, 0)
-        host_forward = software.host_seconds * (software.forward_kernels + collectives)
-        host_backward = (software.host_seconds * (software.backward_kernels + collectives)
+        forward_kernels, backward_kernels = software.layer_kernels
+        host_forward = software.host_seconds * (forward_kernels + collectives)
+        host_backward = (software.host_seconds * (backward_kernels + collectives)
                          + layout.recompute_layers * host_forward)
         wait_forward = maximum(host_forward - forward, 0.0)
         wait_backward = maximum(host_backward - backward, 0.0)
