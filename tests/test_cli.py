@@ -20,6 +20,10 @@ OPTIONS = {
                  "--snapshot", "--tp", "--zero"],
     "mfu": ["--convention", "--global-batch", "--gpu", "--gpus", "--json", "--precision", "--recompute",
             "--seq-len", "--set", "--step-seconds", "--tokens-per-second", "--tokens-per-second-per-gpu"],
+    "sweep": ["--chart", "--csv", "--global-batch", "--gpu", "--gpus", "--json", "--micro-batch", "--over", "--pp",
+              "--precision", "--recompute", "--replay", "--seq-len", "--set", "--tp", "--zero"],
+    "report": ["--compare", "--global-batch", "--gpu", "--gpus", "--md", "--measured", "--micro-batch", "--out",
+               "--over", "--pp", "--precision", "--recompute", "--seq-len", "--set", "--tp", "--zero"],
     "presets": ["--json"],
 }
 """A new option is a visible difference here: what is not in this list belongs into the run file."""

@@ -17,8 +17,9 @@ from .errors import InputError, NotYetError, Problem
 from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
 from .memory.peak import Live, Peak, StepPeak
+from .memory.peak_bytes import PeakBytes, peak_bytes
 from .memory.replayed import Replayed, replay_run
-from .memory.states import BLOCK_BYTES, State
+from .memory.states import State
 from .program.device import Device
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -159,12 +160,15 @@ def device_of(run: Run) -> Device:
 
 def account(run: Run, peak: Peak, replayed: Replayed | None) -> Memory:
     """The ledger of the peak instant, with what the allocator adds as a part of the buffers."""
+    return memory_of(run, peak_bytes(peak), replayed)
+
+
+def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None) -> Memory:
+    """The same from the peak's sums."""
     gpu = run.cluster.gpu
-    categories = {name: int(peak.category_bytes(name)) for name in CATEGORIES}
-    if replayed is None:
-        rounding = sum(rounding_bytes(entry) for entry in (*peak.states, *peak.live))
-    else:
-        rounding = replayed.peak_allocated_bytes - peak.requested_bytes
+    rounding = (peak.rounding_bytes if replayed is None
+                else replayed.peak_allocated_bytes - peak.requested_bytes)
+    categories = {name: peak.category_bytes[name] for name in CATEGORIES}
     categories["buffers"] += rounding
     return Memory(
         stage=0, category_bytes=categories, rounding_bytes=rounding,
@@ -176,14 +180,6 @@ def account(run: Run, peak: Peak, replayed: Replayed | None) -> Memory:
         capacity_bytes=gpu.capacity_bytes,
         num_alloc_retries=replayed.num_alloc_retries if replayed else 0,
         out_of_memory=replayed.out_of_memory if replayed else False)
-
-
-def rounding_bytes(entry: State | Live) -> int:
-    """What rounding each tensor up to 512 bytes adds, for `count` tensors of one size."""
-    if isinstance(entry, State):
-        return entry.rounding_bytes
-    each = entry.nbytes // entry.count
-    return entry.count * (-each % BLOCK_BYTES)
 
 
 def count_flops(run: Run, convention: str) -> Flops:

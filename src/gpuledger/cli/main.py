@@ -104,6 +104,60 @@ def mfu(
 
 
 @app.command()
+def sweep(
+    run: RunArgument,
+    over: Annotated[Optional[list[str]], typer.Option(
+        "--over", metavar="KEY=A,B,C", help="vary this key; repeatable. Ranges: 1..8, 1024..32768*2")] = None,
+    gpu: Gpu = None, gpus: Gpus = None, zero: Zero = None, precision: Precision = None,
+    seq_len: SeqLen = None, micro_batch: MicroBatch = None, global_batch: GlobalBatch = None,
+    tp: Tp = None, pp: Pp = None, recompute: Recompute = None, set_: Set = None,
+    replay: Annotated[bool, typer.Option(
+        "--replay", help="replay each run through the allocator, as estimate does (slower)")] = False,
+    csv: Annotated[Optional[Path], typer.Option("--csv", help="write all cells to this file")] = None,
+    chart: Annotated[Optional[Path], typer.Option(
+        "--chart", help="write a heat map: .svg, .png or .pdf")] = None,
+    json: Json = False,
+) -> None:
+    """A grid of runs over any keys: which fit, how much they need, and why the others do not."""
+    from ..config import RunOptions
+    from .sweep import SweepOptions, run_sweep
+
+    options = RunOptions(gpu=gpu, gpus=gpus, zero=zero, precision=precision, seq_len=seq_len,
+                         micro_batch=micro_batch, global_batch=global_batch, tp=tp, pp=pp,
+                         recompute=recompute, set=tuple(set_ or ()))
+    how = SweepOptions(over=tuple(over or ()), replay=replay, csv=csv, chart=chart, json=json)
+    raise typer.Exit(run_sweep(run, options, how))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(
+        metavar="RUN...", help="run files, run presets, model presets, or config.json files")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="folder for the report's files")],
+    over: Annotated[Optional[list[str]], typer.Option(
+        "--over", metavar="KEY=A,B,C", help="each run once per value of this key; repeatable")] = None,
+    gpu: Gpu = None, gpus: Gpus = None, zero: Zero = None, precision: Precision = None,
+    seq_len: SeqLen = None, micro_batch: MicroBatch = None, global_batch: GlobalBatch = None,
+    tp: Tp = None, pp: Pp = None, recompute: Recompute = None, set_: Set = None,
+    md: Annotated[bool, typer.Option("--md", help="write report.md too")] = False,
+    compare: Annotated[bool, typer.Option(
+        "--compare", help="two runs side by side, differences first")] = False,
+    measured: Annotated[Optional[list[Path]], typer.Option(
+        "--measured", help="output of emulate or validate --json, for the parity chart")] = None,
+) -> None:
+    """Charts (SVG, PNG, PDF) and one self-contained HTML page."""
+    from ..config import RunOptions
+    from .report import ReportOptions, run_report
+
+    options = RunOptions(gpu=gpu, gpus=gpus, zero=zero, precision=precision, seq_len=seq_len,
+                         micro_batch=micro_batch, global_batch=global_batch, tp=tp, pp=pp,
+                         recompute=recompute, set=tuple(set_ or ()))
+    how = ReportOptions(out=out, over=tuple(over or ()), markdown=md, compare=compare,
+                        measured=tuple(measured or ()))
+    raise typer.Exit(run_report(runs, options, how))
+
+
+@app.command()
 def presets(
     kind: Annotated[Optional[str], typer.Argument(help="models, gpus, clusters or runs")] = None,
     name: Annotated[Optional[str], typer.Argument(help="show this one")] = None,

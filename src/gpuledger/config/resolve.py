@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from .run import Run
 from .sources import Source, cluster_keys, model_keys, run_keys
 
 TOP_LEVEL = ("name", *PARTS)
+Expansion = Callable[[Source, Path | None], Values]
 
 
 def load_run(source: Source) -> Run:
@@ -32,23 +34,52 @@ def resolve_run(source: Source, options: RunOptions | None = None) -> tuple[Run,
     assumed.
     """
     draft = _Draft(*run_keys(source))
-    draft.apply(options or RunOptions())
-    draft.expand("model", model_keys)
-    draft.expand("cluster", cluster_keys)
-    model = draft.record("model")
-    complete_cluster(draft.part("cluster"), draft.assumptions)
-    complete_parallel(
-        draft.part("parallel"), draft.part("cluster"), draft.problems, draft.assumptions
-    )
-    complete_training(draft.keys, model if isinstance(model, Model) else None, draft.assumptions)
-    return draft.run(model), tuple(draft.assumptions)
+    draft.apply((options or RunOptions()).assignments(draft.problems))
+    return draft.complete(model_keys, cluster_keys), tuple(draft.assumptions)
+
+
+def resolve_each(
+    source: Source, options: RunOptions, changes: Iterable[Mapping[str, Any]]
+) -> Iterator[Run | InputError]:
+    """For each mapping of dotted keys to values, the run that `resolve_run` gives with these keys
+    set after `options`, or the error that it raises.
+
+    Files and presets are read once. Raises InputError where the source itself cannot be read.
+    """
+    keys, folder = run_keys(source)
+    problems: list[Problem] = []
+    given = list(options.assignments(problems))
+    models, clusters = _remembered(model_keys), _remembered(cluster_keys)
+    known: dict[str, Record] = {}
+    for change in changes:
+        draft = _Draft(deepcopy(keys), folder, known)
+        draft.problems += problems
+        draft.apply([*given, *change.items()])
+        try:
+            yield draft.complete(models, clusters)
+        except InputError as error:
+            yield error
+
+
+def _remembered(expansion: Expansion) -> Expansion:
+    """The same expansion, which reads each preset or file once."""
+    known: dict[str, Values] = {}
+
+    def expand(source: Source, folder: Path | None) -> Values:
+        key = repr(source)
+        if key not in known:
+            known[key] = expansion(source, folder)
+        return dict(known[key])
+
+    return expand
 
 
 class _Draft:
     """The keys of a run while they are completed; every problem is kept until all are known."""
 
-    def __init__(self, keys: Values, folder: Path | None):
+    def __init__(self, keys: Values, folder: Path | None, known: dict[str, Record] | None = None):
         self.keys, self.folder = keys, folder
+        self.known = known  # records of keys that were validated before
         self.problems: list[Problem] = []
         self.assumptions: list[str] = []
         self.broken: set[str] = set()
@@ -60,10 +91,10 @@ class _Draft:
         part = self.keys[name]
         return part if isinstance(part, dict) else {}
 
-    def apply(self, options: RunOptions) -> None:
-        """Lay the options over the keys."""
+    def apply(self, assignments: Iterable[tuple[str, Any]]) -> None:
+        """Lay dotted keys and their values over the keys, in order."""
         given = set()
-        for path, value in options.assignments(self.problems):
+        for path, value in assignments:
             self._assign(path, value)
             given.add(path)
         parallel = self.part("parallel")
@@ -83,7 +114,19 @@ class _Draft:
             return  # not a mapping: validation says so
         assign(self.keys, path, value)
 
-    def expand(self, name: str, expansion: Callable[[Source, Path | None], Values]) -> None:
+    def complete(self, models: Expansion, clusters: Expansion) -> Run:
+        """Expand names, assume what nobody said, validate. Raises InputError with all problems."""
+        self.expand("model", models)
+        self.expand("cluster", clusters)
+        model = self.record("model")
+        complete_cluster(self.part("cluster"), self.assumptions)
+        complete_parallel(
+            self.part("parallel"), self.part("cluster"), self.problems, self.assumptions
+        )
+        complete_training(self.keys, model if isinstance(model, Model) else None, self.assumptions)
+        return self.run(model)
+
+    def expand(self, name: str, expansion: Expansion) -> None:
         """Replace a preset's name or a path by its keys; a part that has none is broken."""
         source = self.keys.get(name)
         if name in self.broken or not isinstance(source, (str, dict)):
@@ -105,10 +148,18 @@ class _Draft:
             )
             return None
         try:
-            return validated(PARTS[name], self.keys[name], name)
+            return self._validated(name)
         except InputError as error:
             self.problems += error.problems
             return None
+
+    def _validated(self, name: str) -> Record:
+        if self.known is None:
+            return validated(PARTS[name], self.keys[name], name)
+        key = f"{name} {self.keys[name]!r}"
+        if key not in self.known:
+            self.known[key] = validated(PARTS[name], self.keys[name], name)
+        return self.known[key]
 
     def run(self, model: Record | None) -> Run:
         """The run of all parts. Raises InputError with everything that was found."""

@@ -1,8 +1,10 @@
 """Scratch that CUDA kernels take and give back inside one call. One function per formula, ints or arrays."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .device import Device
-from .sizes import Size, ceil_div, minimum, uniformly
+from .sizes import Size, ceil_div, each, minimum, uniformly
 from .tensor import Move, Tensor, scratch
 
 
@@ -70,6 +72,7 @@ def flash_backward(b: Size, a: Size, s: Size, d: Size) -> tuple[Tensor, Tensor]:
             scratch("dQ fp32", 4 * b * a * queries * padded_head(d)))
 
 
+@lru_cache(maxsize=2**16)
 def flash_splits(b: int, a: int, s: int, d: int, num_sms: int) -> int:
     """Over how many parts of the keys the forward kernel splits when queries alone leave the GPU idle. [K4]
 
@@ -94,7 +97,7 @@ def flash_splits(b: int, a: int, s: int, d: int, num_sms: int) -> int:
 
 def flash_forward(b: Size, a: Size, s: Size, d: Size, device: Device) -> tuple[Tensor, Tensor]:
     """(logsumexp, output) per split, fp32; nothing when the kernel does not split. [K4]"""
-    splits = flash_splits(b, a, s, d, device.num_sms)
+    splits = each(flash_splits, b, a, s, d, device.num_sms)
     rows = (splits > 1) * splits * b * a * s
     return (scratch("logsumexp per split", 4 * rows),
             scratch("output per split", 4 * rows * padded_head(d)))

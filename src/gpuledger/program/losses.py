@@ -5,7 +5,7 @@ from . import operators as op
 from . import views
 from .attention_kernels import softcap
 from .program import INCOMING, Op, Tape
-from .sizes import Size, ceil_div, product
+from .sizes import Size, ceil_div, product, uniformly
 from .tensor import Tensor
 
 
@@ -45,11 +45,12 @@ def chunked_cross_entropy(tape: Tape, weights: op.LinearWeights, x: Tensor, *, c
         return op.elementwise(tape, "loss", total)
 
 
-def piece_sizes(rows: int, chunks: int) -> tuple[Size, ...]:
+def piece_sizes(rows: Size, chunks: int) -> tuple[Size, ...]:
     """torch.chunk: pieces of ceil(rows / chunks), the last one shorter; perhaps fewer than asked."""
     size = ceil_div(rows, chunks)
-    full, rest = divmod(rows, size)
-    return (size,) * full + ((rest,) if rest else ())
+    full = next(n for n in range(chunks, 0, -1) if uniformly(rows // size == n))
+    rest = rows - full * size
+    return (size,) * full + ((rest,) if uniformly(rest > 0) else ())
 
 
 def piece_loss(tape: Tape, weights: op.LinearWeights, x: Tensor, *, cap: bool) -> Tensor:

@@ -1,23 +1,43 @@
 """Arithmetic on sizes: Python ints for one configuration, NumPy integer arrays for many at once."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 Size = Any      # int, or a NumPy integer array; an alias, so that signatures say which one is meant
 
 
+class MixedSizes(ValueError):  # noqa: N818 (not a mistake: the answer "these belong in two programs")
+    """Sizes of one array take different code paths; `condition` says which ones take the first."""
+
+    def __init__(self, condition: Any):
+        super().__init__("sizes that take different code paths belong in two programs")
+        self.condition = condition
+
+
 def uniformly(condition: Any) -> bool:
     """A choice of code path, not of size: in an array every entry must agree.
 
-    Raises ValueError where it does not: such sizes belong in two programs.
+    Raises MixedSizes where it does not.
     """
     if condition is True or condition is False:
         return condition
     if not hasattr(condition, "all"):
         return bool(condition)
     if condition.any() and not condition.all():
-        raise ValueError("sizes that take different code paths belong in two programs")
+        raise MixedSizes(condition)
     return bool(condition.all())
+
+
+def each(function: Callable[..., int], *sizes: Size) -> Size:
+    """A function of ints alone, entry by entry where sizes are arrays of one length."""
+    array = next((size for size in sizes if hasattr(size, "tolist")), None)
+    if array is None:
+        return function(*sizes)
+    rows = [size.tolist() if hasattr(size, "tolist") else [size] * len(array) for size in sizes]
+    result = array.copy()
+    result[:] = [function(*row) for row in zip(*rows, strict=True)]
+    return result
 
 
 def ceil_div(a: Size, b: Size) -> Size:

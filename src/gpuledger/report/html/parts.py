@@ -1,0 +1,222 @@
+"""Pieces of the page: summary, figures, ledger, run file, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from ...formulas import formulas
+from ...units import count, gib, scaled
+from ..build import Picture, RunReport
+from ..compare import Comparison, Figure
+from ..records import CATEGORIES, Content, worst_stage
+from ..run_file import run_file
+from .inline_svg import inline_svg
+
+
+def table(headers: Sequence[str], rows: Sequence[str], *, caption: str = "") -> str:
+    """headers: th elements or their texts."""
+    heads = "".join(
+        h if h.startswith("<th") else f'<th scope="col">{escape(h)}</th>' for h in headers
+    )
+    title = f'<caption class="skip">{escape(caption)}</caption>' if caption else ""
+    return (
+        f'<div class="scroll"><table>{title}<thead><tr>{heads}</tr></thead><tbody>'
+        f"{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def number(text: str, value: int | None = None) -> str:
+    """A right-aligned cell; `value` is what it is sorted by, exactly."""
+    data = "" if value is None else f' data-value="{value}"'
+    return f'<td class="number"{data}>{escape(text)}</td>'
+
+
+def bytes_cell(nbytes: int | None) -> str:
+    return number("?" if nbytes is None else gib(nbytes), nbytes)
+
+
+def summary(runs: Sequence[RunReport]) -> str:
+    """One row per run: what it is, what it needs, whether it fits."""
+    rows = []
+    for i, run in enumerate(runs):
+        memory, stage = run.content["memory"], worst_stage(run.content)
+        verdict = (
+            '<td class="yes">fits</td>' if memory["fits"] else '<td class="no">does not fit</td>'
+        )
+        rows.append(
+            f'<tr><th scope="row"><a href="#run-{i}">{escape(run.subject.label)}</a></th>{verdict}'
+            + number(count(run.content["parameters"]["total"]), run.content["parameters"]["total"])
+            + "".join(bytes_cell(stage[f"{name}_bytes"]) for name in CATEGORIES)
+            + bytes_cell(stage["peak_allocated_bytes"])
+            + bytes_cell(stage["peak_reserved_bytes"])
+            + bytes_cell(memory["capacity_bytes"])
+            + bytes_cell(memory["headroom_bytes"])
+            + number(
+                scaled(run.content["flops"]["model_flops_per_step"], "FLOP"),
+                run.content["flops"]["model_flops_per_step"],
+            )
+            + "</tr>"
+        )
+    numbers = [
+        "parameters of the model",
+        *(swatched(name) for name in CATEGORIES),
+        "peak allocated",
+        "peak reserved",
+        "capacity",
+        "left",
+        "model FLOPs per step",
+    ]
+    heads = [
+        f'<th scope="col" class="number">{n if n.startswith("<") else escape(n)}</th>'
+        for n in numbers
+    ]
+    return table(["run", "verdict", *heads], rows, caption="All runs, one GPU of each at its peak")
+
+
+def swatched(category: str) -> str:
+    """The name of a category beside its colour."""
+    return f'<span class="swatch" style="background:var(--{category})"></span>{escape(category)}'
+
+
+def figure(picture: Picture, prefix: str) -> str:
+    """The chart, and its numbers as a table for those who do not see it."""
+    rows = [
+        f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>"
+        for label, text in picture.numbers
+    ]
+    numbers = (
+        f"<details><summary>Numbers of this chart</summary>"
+        f"{table(['what', 'value'], rows)}</details>"
+        if rows
+        else ""
+    )
+    return (
+        f'<figure class="chart" id="{prefix}figure" tabindex="0" aria-label="'
+        f'{escape(picture.title)}. Arrow keys read its values">'
+        f"{inline_svg(picture, prefix)}{numbers}</figure>"
+    )
+
+
+def run_section(run: RunReport, number_of_run: int) -> str:
+    """Everything about one run."""
+    name = f"run-{number_of_run}"
+    stage, memory = worst_stage(run.content), run.content["memory"]
+    left = memory["headroom_bytes"]
+    verdict = (
+        f'<span class="yes">fits</span>, {gib(left)} left'
+        if memory["fits"]
+        else f'<span class="no">does not fit</span>, {gib(-left)} too much'
+    )
+    figures = "".join(figure(picture, f"{name}-{i}-") for i, picture in enumerate(run.pictures))
+    return (
+        f'<section id="{name}"><h2>{escape(run.subject.label)}</h2>'
+        f"<p>{verdict} of {gib(memory['capacity_bytes'])}. Peak in "
+        f"{escape(stage['peak_instant'])}.</p>{notes(run.content)}{figures}"
+        f"<h3>Ledger of the peak</h3>{ledger(run.content, name)}"
+        f'<h3>Run file</h3><div class="controls"><button type="button" class="copy" '
+        f'data-copies="{name}-file">Copy</button><output>gpuledger estimate FILE</output></div>'
+        f'<pre id="{name}-file" tabindex="0">{escape(run_file(run.subject.run))}</pre></section>'
+    )
+
+
+def notes(content: Content) -> str:
+    """What was assumed and what is not included."""
+    lines = [
+        *(f"<li>assumed: {escape(text)}</li>" for text in content["assumptions"]),
+        *(f"<li>warning: {escape(text)}</li>" for text in content["warnings"]),
+    ]
+    return (
+        f'<details open><summary>Assumptions and warnings</summary><ul class="notes">'
+        f"{''.join(lines)}</ul></details>"
+        if lines
+        else ""
+    )
+
+
+def ledger(content: Content, name: str) -> str:
+    """Every entry with its formula; sortable and filterable, the largest first."""
+    rows = [
+        entry_row(entry, content)
+        for entry in sorted(content["entries"], key=lambda entry: -int(entry["bytes"]))
+    ]
+    heads = [
+        "".join(
+            (
+                f'<th scope="col"{kind} aria-sort="',
+                "descending" if label == "bytes" else "none",
+                f'"><button type="button">{label}</button></th>',
+            )
+        )
+        for label, kind in (
+            ("entry", ""),
+            ("category", ""),
+            ("bytes", ' class="number"'),
+            ("GiB", ' class="number"'),
+            ("count", ' class="number"'),
+            ("what", ""),
+            ("formula and source", ""),
+        )
+    ]
+    options = "".join(f"<option>{category}</option>" for category in CATEGORIES)
+    return (
+        f'<div class="ledger" id="{name}-ledger"><div class="controls">'
+        f'<label>Filter <input type="search" placeholder="attention bfloat16"></label>'
+        f'<label>Category <select><option value="">all</option>{options}</select></label>'
+        f'<output aria-live="polite"></output></div>'
+        f"{table(heads, rows, caption='What is live at the peak')}</div>"
+    )
+
+
+def entry_row(entry: dict[str, Any], content: Content) -> str:
+    """One kind of tensor."""
+    nbytes, category = int(entry["bytes"]), entry["category"]
+    share = 100 * nbytes / worst_stage(content)["peak_allocated_bytes"]
+    formula = formulas().get(entry["equation"])
+    source = (
+        f"[{formula.id}] {escape(formula.quantity)}: {escape(formula.equation)}"
+        f"<small>{escape(formula.source)}</small>"
+        if formula
+        else f"[{escape(entry['equation'])}]"
+        if entry["equation"]
+        else ""
+    )
+    bar = f'<span class="bar" style="width:{share:.2f}%;background:var(--{category})"></span>'
+    return (
+        f'<tr data-category="{category}" data-bytes="{nbytes}"><td>{escape(entry["name"])}</td>'
+        f"<td>{swatched(category)}</td>{number(f'{nbytes:,}', nbytes)}"
+        f'<td class="number" data-value="{nbytes}">{gib(nbytes)}{bar}</td>'
+        f"{number(str(entry['count']), entry['count'])}<td>{escape(entry['detail'])}</td>"
+        f'<td class="why">{source}</td></tr>'
+    )
+
+
+def comparison_section(comparison: Comparison) -> str:
+    """Two runs, differences first."""
+    first, second = comparison.labels
+    settings = [
+        f"<tr><td>{escape(s.key)}</td><td>{escape(str(s.first))}</td>"
+        f"<td>{escape(str(s.second))}</td></tr>"
+        for s in comparison.settings
+    ]
+    headers = [first, second, "difference"]
+    heads = [f'<th scope="col" class="number">{escape(head)}</th>' for head in headers]
+    return (
+        f'<section id="compare"><h2>{escape(first)} and {escape(second)}</h2>'
+        f"<p>{escape(comparison.verdict)}.</p>"
+        f"<h3>Settings that differ</h3>{table(['key', first, second], settings)}"
+        f"<h3>Figures</h3>{table(['', *heads], [difference_row(f) for f in comparison.figures])}"
+        f"<h3>Live at the peak</h3>"
+        f"{table(['entry', *heads], [difference_row(f) for f in comparison.entries])}</section>"
+    )
+
+
+def difference_row(row: Figure) -> str:
+    """A number of both runs; what is equal is muted."""
+    same = "" if row.difference else ' class="same"'
+    return (
+        f"<tr{same}><td>{escape(row.name)}</td>{number(row.text(row.first), row.first)}"
+        f"{number(row.text(row.second), row.second)}"
+        f"{number(row.difference_text, row.difference)}</tr>"
+    )

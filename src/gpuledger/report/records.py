@@ -1,0 +1,165 @@
+"""From `estimate --json` to the plain records that charts take: no number is computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ..config.problems import validated
+from ..config.run import Run
+from ..memory.allocator import SegmentRecord
+from ..sweep import memories_of, why_not
+from .charts.allocator_map import MapBlock, MapSegment
+from .charts.breakdown import Bar
+from .charts.conventions import Conventions
+from .charts.feasibility import HeatCell, HeatMap
+from .charts.time_breakdown import StepTime
+from .charts.timeline import Line, Timeline
+from .step_trace import Trace
+
+Content = dict[str, Any]  # see estimate_json.content
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+LENGTHS = 7  # sequence lengths of the heat map: doublings
+FACTORS_BELOW = 3  # of them below the run's own
+
+
+def bars(label: str, content: Content) -> list[Bar]:
+    """One bar per pipeline stage."""
+    memory = content["memory"]
+    stages = memory["by_stage"]
+    outside = (memory["context_bytes"] or 0) + (memory["nccl_bytes"] or 0)
+    found = []
+    for stage in stages:
+        allocated = stage["peak_allocated_bytes"]
+        reserved = stage["peak_reserved_bytes"] or allocated
+        alone = len(stages) == 1
+        total = memory["device_used_bytes"] if alone else reserved + outside
+        found.append(
+            Bar(
+                label if alone else f"{label}, stage {stage['stage']}",
+                {name: stage[f"{name}_bytes"] for name in CATEGORIES},
+                total - allocated,
+                total,
+                memory["capacity_bytes"],
+                memory["fits"] if alone else total <= memory["capacity_bytes"],
+            )
+        )
+    return found
+
+
+def worst_stage(content: Content) -> Content:
+    """The row of the fullest pipeline stage."""
+    memory = content["memory"]
+    stage: Content = next(
+        row for row in memory["by_stage"] if row["stage"] == memory["worst_stage"]
+    )
+    return stage
+
+
+def step_timeline(
+    label: str, content: Content, trace: Trace, lines: Sequence[Line] = ()
+) -> Timeline:
+    """The traced step; the level of the allocator as a line on top."""
+    events = len(trace.reserved_bytes)
+    reserved = Line("reserved", np.linspace(0, 1, events).tolist(), trace.reserved_bytes.tolist())
+    return Timeline(
+        label,
+        trace.category_bytes,
+        trace.phases,
+        trace.peak,
+        worst_stage(content)["peak_instant"],
+        content["memory"]["capacity_bytes"],
+        (reserved, *lines),
+    )
+
+
+def allocator_segments(trace: Trace) -> list[MapSegment]:
+    """The segments at the peak, adjacent blocks of one kind together."""
+    return [
+        MapSegment(segment.size, segment.small, list(_blocks(segment)))
+        for segment in trace.segments
+    ]
+
+
+def _blocks(segment: SegmentRecord) -> list[MapBlock]:
+    def kind(block: Any) -> str:
+        return "free" if block.state == "inactive" else str(block.label).partition("/")[0]
+
+    found = []
+    for name, members in groupby(segment.blocks, kind):
+        sizes = [block.size for block in members]
+        found.append(MapBlock(name, sum(sizes), len(sizes)))
+    return found
+
+
+def convention_counts(label: str, content: Content) -> Conventions:
+    """FLOPs of a step by convention; MFU where the estimate knows the time of a step."""
+    flops, gpus = content["flops"], content["run"]["cluster"]["gpus"]
+    peak, seconds = flops["dense_peak_flops_per_second"], content["time"]["step_seconds"]
+    mfu = {}
+    if peak and seconds:
+        mfu = {
+            name: count / seconds / gpus / peak for name, count in flops["by_convention"].items()
+        }
+    return Conventions(label, flops["by_convention"], mfu)
+
+
+def step_time(label: str, content: Content) -> StepTime | None:
+    """Seconds by part, where the estimate knows them."""
+    parts = content["time"]["breakdown"]
+    if not isinstance(parts, dict) or not all(isinstance(v, (int, float)) for v in parts.values()):
+        return None
+    named = {name.removesuffix("_seconds").replace("_", " "): float(v) for name, v in parts.items()}
+    return StepTime(label, named) if sum(named.values()) > 0 else None
+
+
+def heat_map(label: str, run: Run, content: Content) -> HeatMap:
+    """Micro-batch size by sequence length around the run, whose own verdict is the estimate's."""
+    sizes = sorted({*MICRO_BATCHES, run.training.micro_batch_size})
+    lengths = sequence_lengths(run)
+    runs = [resized(run, size, length) for size in sizes for length in lengths]
+    cells = []
+    for resized_run, memory in zip(runs, memories_of(runs), strict=True):
+        if isinstance(memory, Exception):
+            cells.append(HeatCell(None, None, False, str(memory)))
+            continue
+        own = resized_run.training == run.training
+        fits = content["memory"]["fits"] if own else memory.fits
+        cells.append(
+            HeatCell(memory.peak_requested_bytes, memory.capacity_bytes, fits, why_not(memory))
+        )
+    columns = len(lengths)
+    return HeatMap(
+        label,
+        "micro-batch size",
+        "sequence length, tokens",
+        [str(size) for size in sizes],
+        [f"{length:,}" for length in lengths],
+        [cells[i : i + columns] for i in range(0, len(cells), columns)],
+        chosen=(sizes.index(run.training.micro_batch_size), lengths.index(run.training.seq_len)),
+    )
+
+
+def sequence_lengths(run: Run) -> list[int]:
+    """Halvings and doublings of the run's own, as far as the model's positions go."""
+    own = run.training.seq_len
+    most = run.model.max_position_embeddings if run.model.positions == "learned" else None
+    below = [own >> i for i in range(1, FACTORS_BELOW + 1) if own % (1 << i) == 0]
+    above = [own << i for i in range(1, LENGTHS - len(below)) if most is None or own << i <= most]
+    return sorted([*below, own, *above])
+
+
+def resized(run: Run, micro_batch_size: int, seq_len: int) -> Run:
+    """The run with another micro-batch; its global batch is the next multiple where it must be."""
+    step = micro_batch_size * run.parallel.dp
+    batch = -(-run.training.global_batch_size // step) * step
+    keys = run.training.model_dump() | {
+        "micro_batch_size": micro_batch_size,
+        "seq_len": seq_len,
+        "global_batch_size": batch,
+    }
+    return run.model_copy(update={"training": validated(type(run.training), keys, "training")})
