@@ -12,6 +12,21 @@ class Device:
     num_sms: int = 132
 
     @property
+    def threads_per_sm(self) -> int:
+        """Resident threads of a multiprocessor.
+
+        Ref: CUDA C++ Programming Guide, technical specifications per compute capability.
+        """
+        if self.capability == (7, 5):
+            return 1024
+        return 1536 if self.small_shared_memory else 2048
+
+    @property
+    def small_shared_memory(self) -> bool:
+        """The multiprocessors of 8.6, 8.9 and 12.x: 1536 threads, 99 KiB of shared memory per block."""
+        return self.capability in ((8, 6), (8, 9)) or self.capability >= (12, 0)
+
+    @property
     def cublas_workspace_bytes(self) -> int:
         """One per cuBLAS handle and stream, taken at the first product.
 

@@ -1,4 +1,4 @@
-"""Which tiles the backward of the memory-efficient attention works on, and the workspace that follows.
+"""Workspaces of the memory-efficient attention: which tiles its backward works on, and what follows.
 
 Ref: ATen/native/transformers/cuda/mem_eff_attention (kernel_backward.h, kernels/generate_kernels.py) and
 attention_backward.cu. The choice by shared memory was measured at capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0
@@ -15,7 +15,6 @@ from .tensor import Tensor, scratch
 LOCK_BYTES = 16                      # beside each fp32 tile of dQ
 MANY_BLOCKS = 256                    # heads x sequences from which on short keys are not split
 BLOCKS = 200                         # splits x heads x sequences where splits need staging
-SMALL_SHARED_MEMORY = ((8, 6), (8, 9), (12, 0))      # 99 KiB per block
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Tile:
 
 def tile_of(head_dim: Size, dtype: str, dropout: bool, device: Device) -> Tile:
     """The first kernel of PyTorch's list that takes the head_dim and fits into shared memory."""
-    small = device.capability in SMALL_SHARED_MEMORY or device.capability < (8, 0)
+    small = device.small_shared_memory or device.capability < (8, 0)
     if uniformly(head_dim <= 64):
         return Tile(64, 64)
     if dtype == "float32":
@@ -42,6 +41,13 @@ def tile_of(head_dim: Size, dtype: str, dropout: bool, device: Device) -> Tile:
         return Tile(128, 64)
     fits_96 = device.capability < (9, 0) and not dropout and uniformly(head_dim <= 96)
     return Tile(128, 64) if fits_96 else Tile(64, 64, staged=True)
+
+
+def efficient_forward(query: Tensor) -> Tensor:
+    """The output in fp32, where head_dim is too wide for registers and the output is in 16 bit. [K5]"""
+    b, a, s, d = query.shape
+    wide = 4 * b * a * s * d * (d > 128) if query.dtype != "float32" else 0
+    return scratch("output fp32", wide)
 
 
 def efficient_backward(query: Tensor, dropout: bool, device: Device) -> Tensor:

@@ -3,26 +3,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.errors import InputError
+
 from . import kernels
 from . import operators as op
-from .efficient_kernels import efficient_backward
+from . import views
+from .efficient_kernels import efficient_backward, efficient_forward
 from .layout import Strides, elementwise, transposed
 from .masks import bias_of_mask, padded_bias
 from .program import Moves, Op, Tape
-from .sizes import Size, round_up
-from .tensor import Tensor, scratch
+from .sizes import Size, round_up, uniformly
+from .tensor import ITEMSIZE, Tensor, scratch
 
 if TYPE_CHECKING:
     from .attention_kernels import Core
 
+FLASH_HEAD_DIM_MULTIPLE = 8
 Heads = tuple[Tensor, ...]                  # query, key, value: (b, a, s, d); perhaps a bias
 
 
 def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F3]"""
     inputs = cast_inputs(tape, settings, query, key, value)
-    if settings.kernel != "efficient":
-        return (flash if settings.kernel == "flash" else cudnn)(tape, settings, *inputs)
+    if settings.kernel == "flash":
+        return padded_flash(tape, settings, inputs)
+    if settings.kernel == "cudnn":
+        return cudnn(tape, settings, *inputs)
+    require_alignment(inputs[0])
     with tape.part("efficient attention", *inputs):
         return efficient(tape, settings, inputs, kernel_bias(tape, settings, inputs[0]))
 
@@ -37,6 +44,40 @@ def cast_inputs(tape: Tape, settings: Core, *inputs: Tensor) -> Heads:
     cast_query, cast_key, cast_value = op.autocast(tape, *inputs)
     assert cast_query is not None and cast_key is not None and cast_value is not None
     return cast_query, cast_key, cast_value
+
+
+def require_alignment(query: Tensor) -> None:
+    """Raises InputError for a head_dim that the memory-efficient kernel cannot read in pieces of 16 bytes."""
+    multiple, d = 16 // ITEMSIZE[query.dtype], query.shape[-1]
+    if not uniformly(d % multiple == 0):
+        raise InputError(f"attention: efficient needs head_dim in multiples of {multiple} for "
+                         f"{query.dtype}, not {d}", "use attention: flash (which pads), math or eager")
+
+
+def require_backward(d: Size, dropout: bool, tape: Tape) -> None:
+    """Raises InputError for a head_dim that FlashAttention-2 has no backward kernel for.
+
+    Ref: ATen/native/transformers/cuda/sdp_utils.cpp (head_dim above 192 on the smaller multiprocessors).
+    """
+    small = tape.device.small_shared_memory and uniformly(d > 192) and (dropout or uniformly(d <= 224))
+    if small or uniformly(d > 256):
+        capability = ".".join(map(str, tape.device.capability))
+        raise InputError(f"attention: flash has no backward kernel for head_dim {d} at compute capability "
+                         f"{capability}{' with attention dropout' if dropout else ''}",
+                         "use attention: efficient, math or eager")
+
+
+def padded_flash(tape: Tape, settings: Core, inputs: Heads) -> Tensor:
+    """scaled_dot_product_attention pads head_dim to a multiple of 8 and slices the output."""
+    d = inputs[0].shape[-1]
+    require_backward(d, settings.dropout, tape)
+    width = round_up(d, FLASH_HEAD_DIM_MULTIPLE)
+    if width is d or uniformly(width == d):
+        return flash(tape, settings, *inputs)
+    with tape.part("padded flash", *inputs):
+        padded = [views.pad_last(tape, f"{t.name} padded", t, width) for t in inputs]
+        tape.hold(*padded)
+        return views.slice_last(tape, "attention", flash(tape, settings, *padded), 0, d)
 
 
 def kernel_bias(tape: Tape, settings: Core, query: Tensor) -> Tensor | None:
@@ -120,12 +161,13 @@ def efficient(tape: Tape, settings: Core, inputs: Heads, bias: Tensor | None) ->
     b, a, s, _ = query.shape
     y = heads_inside(query, "attention")
     logsumexp = Tensor("logsumexp", (b, a, round_up(s, 32)), "float32")
+    wide = efficient_forward(query)
     if settings.dropout:
         outputs: tuple[Tensor, ...] = (y, logsumexp)
-        forward: Moves = (+y, +logsumexp)
+        forward: Moves = (+y, +logsumexp, +wide, -wide)
     else:
         seed, offset = scratch("seed", 8), scratch("offset", 8)
-        outputs, forward = (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp)
+        outputs, forward = (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp, +wide, -wide)
     dq, dk, dv = (heads_inside(t, f"d({t.name})") for t in inputs)
     with_bias = inputs if bias is None else (*inputs, bias)
     return tape.append(attention_op(settings, with_bias, outputs, (dq, dk, dv), forward=forward,

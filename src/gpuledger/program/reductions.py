@@ -15,7 +15,6 @@ from .sizes import Size, ceil_div, maximum, minimum, product, uniformly
 from .tensor import Tensor, scratch
 
 THREADS, WARP = 512, 32
-THREADS_PER_SM = 2048
 FEW, MANY = 16, 256                 # values: blocks are added down to FEW per thread, from MANY on
 VECTOR = 4                          # adjacent values that a thread loads at once
 Scratch = tuple[Tensor, Tensor]
@@ -93,7 +92,7 @@ def sum_rows(shape: Shape, strides: Strides, device: Device) -> Scratch:
 
 def shared(block: Block, values_per_thread: Size, grid: Size, nbytes: Size, device: Device) -> Scratch:
     """(partial results, semaphores): `nbytes` of partial results per block that shares, or none."""
-    resident = device.num_sms * (THREADS_PER_SM // block.threads)
+    resident = device.num_sms * (device.threads_per_sm // block.threads)
     blocks = maximum(minimum(ceil_div(resident, grid), ceil_div(values_per_thread, FEW)),
                      ceil_div(values_per_thread, MANY))
     share = (values_per_thread >= MANY) * (grid <= resident) * (blocks > 1)

@@ -75,6 +75,14 @@ def slice_last(tape: Tape, name: str, x: Tensor, start: Size, width: Size) -> Te
                           equation="S7"))
 
 
+def pad_last(tape: Tape, name: str, x: Tensor, width: Size) -> Tensor:
+    """torch.nn.functional.pad of the last dim with zeros, a contiguous tensor; the gradient is a dense copy
+    of its first columns."""
+    y, dx = Tensor(name, (*x.shape[:-1], width), x.dtype), x.gradient()
+    return tape.append(Op(name, (x,), (y,), backward=(+dx,), gradients={x: dx}, follows=(dx,),
+                          equation="S7"))
+
+
 def concatenate(tape: Tape, name: str, tensors: tuple[Tensor, ...], shape: Shape) -> Tensor:
     """torch.cat along the last dim: contiguous, in the widest dtype. Gradients are narrow views of the
     incoming one; the engine casts those of narrower inputs."""

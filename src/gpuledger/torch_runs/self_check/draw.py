@@ -34,7 +34,8 @@ def draw_model(rng: random.Random, seq_len: int) -> Model:
     """A decoder; half of them LLaMA-like, half GPT-like, each with options of its own."""
     heads = rng.choice([1, 2, 2, 4, 6])
     kv = rng.choice([k for k in (1, 2, heads) if heads % k == 0])
-    head_dim = 8 * rng.randint(1, 16)
+    head_dim = rng.choice([8 * rng.randint(1, 16), 8 * rng.randint(1, 16), 8 * rng.randint(17, 32),
+                           2 * rng.randint(1, 64)])
     llama = rng.random() < 0.5
     width = head_dim * heads if rng.random() < 0.7 else 8 * rng.randint(4, 40)
     sizes = {"num_layers": rng.randint(1, 4), "hidden_size": width, "num_heads": heads,
@@ -89,7 +90,11 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
                   batch: int) -> Training:
     """Options that the model and precision have kernels for."""
     kernels = ["eager", "efficient", "efficient", "math"]
-    if precision not in ("fp32", "tf32") and model.positions != "alibi":
+    sixteen_bit = precision not in ("fp32", "tf32")
+    if model.head_dim % (8 if sixteen_bit else 4):
+        kernels = ["eager", "math"]
+    if sixteen_bit and model.positions != "alibi" and model.head_dim <= 192 and not (
+            model.sliding_window and model.head_dim % 8):
         kernels += ["flash", "flash", "flash"]
     if model.attention_softcap is not None:
         kernels = ["eager"]
