@@ -6,6 +6,9 @@ import pytest
 import torch
 from small_records import gpt2, llama, training
 
+from gpuledger.compute.parameters import parameter_counts
+from gpuledger.config import list_presets
+from gpuledger.config.load import load_model
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 from gpuledger.errors import InputError
@@ -292,3 +295,10 @@ def test_combinations_without_a_kernel_are_refused(model, step, words):
     with pytest.raises(InputError, match=words) as error:
         build(model, step)
     assert error.value.problems[0].hint
+
+
+@pytest.mark.parametrize("name", list_presets("models"))
+def test_every_preset_has_the_parameters_that_are_counted(name):
+    """Two layers of it: blocks are alike, and the count is linear in them."""
+    model = load_model(name).model_copy(update={"num_layers": 2})
+    assert num_parameters(model) == parameter_counts(model).total
