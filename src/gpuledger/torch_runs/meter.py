@@ -15,17 +15,22 @@ from torch import Tensor
 
 from gpuledger.memory.instants import rounding_of
 
-from .divided import local
+from .frameworks import local
 from .optimizers import optimizer_tensors
 from .saved import SavedNotes, allocations_so_far, noting_saved
 from .step import Trainer
 from .stream import recording
 from .trace import Trace
 
-# temporaries: allocated in this step and none of the others; a node's own that it did not save,
-# too. workspaces: older than this step and nobody's tensor (cuBLAS; a GradScaler's scale).
 OWNERS = (
-    "parameters", "gradients", "optimizer", "activations", "constants", "temporaries", "workspaces")
+    "parameters",
+    "gradients",
+    "optimizer",  # states, master copies, a GradScaler's scale
+    "activations",  # saved for the backward pass
+    "constants",  # tables and the batch
+    "temporaries",  # of this step and none of the others, also what a node keeps without saving it
+    "workspaces",  # older than this step and nobody's tensor: cuBLAS's, DDP's buckets
+)
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,19 @@ def owners_by_address(trainer: Trainer) -> dict[int, str]:
     parameters = list(trainer.network.parameters())
     found = {
         "constants": [*trainer.network.buffers(), trainer.tokens, trainer.targets],
-        "optimizer": optimizer_tensors(trainer.optimizer),
+        "optimizer": [*optimizer_tensors(trainer.optimizer), *scaler_tensors(trainer.scaler)],
         "gradients": [p.grad for p in parameters if p.grad is not None],
         "parameters": [p.detach() for p in parameters],
     }
     return {address: owner for owner, tensors in found.items() for address in addresses(tensors)}
+
+
+def scaler_tensors(scaler: torch.amp.GradScaler) -> list[Tensor]:
+    """The scale and how many steps it has held; made by the first step."""
+    if not scaler.is_enabled():
+        return []
+    kept = (scaler._scale, scaler._growth_tracker)
+    return [tensor for tensor in kept if tensor is not None]
 
 
 class Observation:

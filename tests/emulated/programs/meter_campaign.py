@@ -23,7 +23,6 @@ from gpuledger.torch_runs.speed import count_flops
 from gpuledger.torch_runs.step import Trainer
 
 CUBLAS_WORKSPACES = 2 * 33_554_432          # capability 9.0: one for each thread that multiplies
-SCALER_BYTES = 8                            # scale and growth tracker
 ITEMSIZE = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 
 
@@ -68,11 +67,10 @@ def failed_owners(
 ) -> Iterator[str]:
     """Each owner holds what it must, and nothing is left over that has no name."""
     parameters = sum(p.numel() * ITEMSIZE[p.dtype] for p in trainer.network.parameters())
-    workspaces = CUBLAS_WORKSPACES + SCALER_BYTES * (training.precision == "fp16-mixed")
     has_gradients = not training.set_to_none
     for seen in account.boundaries:
         owned = seen.owned_bytes
-        expected = {"parameters": parameters, "workspaces": workspaces}
+        expected = {"parameters": parameters, "workspaces": CUBLAS_WORKSPACES}
         if seen.instant == "forward":
             unsaved = loss_bytes(training) + early_bytes(model, training, has_gradients)
             allowed = {unsaved, unsaved + logits_bytes(model, training)}
