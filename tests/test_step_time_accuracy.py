@@ -1,4 +1,5 @@
 """Published steps: errors as they are today, which may only fall, and a page that is up to date."""
+
 from __future__ import annotations
 
 import sys
@@ -16,11 +17,20 @@ from predict import predict, predict_together  # noqa: E402
 from rows import published_rows  # noqa: E402
 
 TODAY = {
-    "vTrain single node": 24.7, "vTrain multi node": 12.5, "Korthikanti Table 5": 2.4,
-    "Narayanan Table 1": 4.4, "Narayanan Table 2 PTD-P": 4.9, "Zero Bubble 1F1B": 4.9,
-    "Zero Bubble ZB-1p": 4.7, "Zero Bubble ZB-2p": 6.9, "BLOOM": 14.2,
-    "llm-foundry A100-SXM <128 GPUs": 13.8, "llm-foundry H100-SXM <128 GPUs": 20.1,
-    "Megatron-Bridge H100-SXM dense": 3.8, "NeMo H100 FP8": 14.3}
+    "vTrain single node": 24.7,
+    "vTrain multi node": 12.5,
+    "Korthikanti Table 5": 2.4,
+    "Narayanan Table 1": 4.4,
+    "Narayanan Table 2 PTD-P": 4.9,
+    "Zero Bubble 1F1B": 4.9,
+    "Zero Bubble ZB-1p": 4.7,
+    "Zero Bubble ZB-2p": 6.9,
+    "BLOOM": 14.2,
+    "llm-foundry A100-SXM <128 GPUs": 13.8,
+    "llm-foundry H100-SXM <128 GPUs": 20.1,
+    "Megatron-Bridge H100-SXM dense": 3.8,
+    "NeMo H100 FP8": 14.3,
+}
 """Mean absolute errors in percent. Nothing may make them larger."""
 
 
@@ -43,7 +53,9 @@ def test_with_its_host_time_vtrains_node_is_within_9_percent(result: dict[str, A
 def test_page_json_and_ranges_are_up_to_date(result: dict[str, Any]) -> None:
     root = FOLDER.parents[1]
     page = (root / "docs" / "accuracy_step_time.md").read_text()
-    assert page == evaluation.page(result, evaluation.NO_RANGE), "run benchmarks/step_time/evaluate.py"
+    assert page == evaluation.page(result, evaluation.NO_RANGE), (
+        "run benchmarks/step_time/evaluate.py"
+    )
     ranges = (root / "presets" / "efficiency" / "error_ranges.yaml").read_text()
     assert ranges == evaluation.ranges_yaml(result)
 

@@ -1,11 +1,11 @@
 """Collectives by hand from NCCL's constants, and what they are limited by."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from step_time_inputs import A100
 
 from gpuledger.compute.step_time.collectives import (
     Group,
@@ -18,6 +18,7 @@ from gpuledger.compute.step_time.collectives import (
     send_seconds,
     tree_seconds,
 )
+from step_time_inputs import A100
 
 NODE = Group(ranks=8, stride=1, gpus_per_node=8)
 GIB = 2**30
@@ -26,27 +27,30 @@ GIB = 2**30
 def test_bus_of_a_node_and_across_nodes() -> None:
     assert bus_bytes_per_second(A100, NODE) == pytest.approx(0.7 * 300e9)
     assert bus_bytes_per_second(A100, Group(64, 1, 8)) == pytest.approx(8 * 0.8 * 25e9)
-    assert bus_bytes_per_second(A100, Group(16, 8, 8)) == pytest.approx(0.8 * 25e9)     # one NIC
+    assert bus_bytes_per_second(A100, Group(16, 8, 8)) == pytest.approx(0.8 * 25e9)  # one NIC
     assert bus_bytes_per_second(A100, Group(4, 4, 8)) == pytest.approx(2 * 0.8 * 25e9)  # two a node
     fast = replace(A100, network_bytes_per_second=100e9)
-    assert bus_bytes_per_second(fast, Group(64, 1, 8)) == pytest.approx(0.7 * 300e9)    # the link
+    assert bus_bytes_per_second(fast, Group(64, 1, 8)) == pytest.approx(0.7 * 300e9)  # the link
 
 
 def test_large_all_reduce_in_a_node() -> None:
     """Ring, Simple: 8.4 us + 14 steps of 3.4 us, then 14/8 of the bytes at 210 GB/s."""
     assert all_reduce_seconds(A100, NODE, GIB) == pytest.approx(
-        8.4e-6 + 14 * 3.4e-6 + 14 / 8 * GIB / 210e9, rel=1e-12)
+        8.4e-6 + 14 * 3.4e-6 + 14 / 8 * GIB / 210e9, rel=1e-12
+    )
 
 
 def test_small_all_reduce_takes_the_protocol_of_least_latency() -> None:
     """1 KiB, ring, LL: 6.6 us + 14 x 0.6 us, then 14/8 KiB at 87.7 GB/s; its tree is slower."""
     assert all_reduce_seconds(A100, NODE, 1024) == pytest.approx(
-        6.6e-6 + 14 * 0.6e-6 + 14 / 8 * 1024 / 87.7e9, rel=1e-9)
+        6.6e-6 + 14 * 0.6e-6 + 14 / 8 * 1024 / 87.7e9, rel=1e-9
+    )
 
 
 def test_gathers_are_half_of_an_all_reduce() -> None:
     assert all_gather_seconds(A100, NODE, GIB) == pytest.approx(
-        8.4e-6 + 7 * 3.4e-6 + 7 / 8 * GIB / 210e9, rel=1e-12)
+        8.4e-6 + 7 * 3.4e-6 + 7 / 8 * GIB / 210e9, rel=1e-12
+    )
     assert reduce_scatter_seconds(A100, NODE, GIB) == all_gather_seconds(A100, NODE, GIB)
 
 
@@ -54,7 +58,8 @@ def test_ring_across_nodes_counts_network_steps() -> None:
     """64 ranks on 8 nodes: 126 steps, 14 of them over the network at 14 us."""
     group, simple = Group(64, 1, 8), A100.nccl.ring["simple"]
     assert ring_seconds(simple, group, 160e9, 0, passes=2) == pytest.approx(
-        8.4e-6 + 112 * 3.4e-6 + 14 * 14e-6)
+        8.4e-6 + 112 * 3.4e-6 + 14 * 14e-6
+    )
 
 
 def test_tree_latency_grows_with_the_logarithm_of_nodes() -> None:
@@ -78,9 +83,11 @@ def test_tree_bandwidth_of_middle_sizes_is_corrected() -> None:
     latency = tree_seconds(A100.nccl, "simple", group, 160e9, 0)
     assert simple.correction[16] == 0.7
     assert tree_seconds(A100.nccl, "simple", group, 160e9, 2**22) - latency == pytest.approx(
-        2 * 2**22 / (0.92 * 0.7 * 160e9))
+        2 * 2**22 / (0.92 * 0.7 * 160e9)
+    )
     assert tree_seconds(A100.nccl, "simple", group, 160e9, 2**33) - latency == pytest.approx(
-        2 * 2**33 / (0.92 * 160e9))
+        2 * 2**33 / (0.92 * 160e9)
+    )
 
 
 def test_all_to_all_uses_link_and_network_at_once() -> None:
@@ -109,8 +116,10 @@ def test_arrays_equal_numbers(collective: object) -> None:
     stride = 2 ** draw.integers(0, 5, 200)
     sizes = 2.0 ** draw.uniform(3, 34, 200)
     together = collective(A100, Group(ranks, stride, 8), sizes)
-    singly = [collective(A100, Group(int(r), int(s), 8), float(b))
-              for r, s, b in zip(ranks, stride, sizes, strict=True)]
+    singly = [
+        collective(A100, Group(int(r), int(s), 8), float(b))
+        for r, s, b in zip(ranks, stride, sizes, strict=True)
+    ]
     assert together.tolist() == pytest.approx(singly, rel=1e-12)
 
 

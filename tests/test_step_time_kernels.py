@@ -1,11 +1,11 @@
 """Seconds of single operators, each worked out by hand."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from step_time_inputs import A100, GPT, layout, megatron
 
 from gpuledger.compute.step_time.attention import attention_seconds, fused_seconds
 from gpuledger.compute.step_time.gemm import linear_seconds, product_seconds, softened_waves
@@ -18,6 +18,7 @@ from gpuledger.compute.step_time.pointwise import (
     stream_seconds,
     traffic_bytes,
 )
+from step_time_inputs import A100, GPT, layout, megatron
 
 
 def test_a_full_last_wave_loses_nothing() -> None:
@@ -28,7 +29,7 @@ def test_a_full_last_wave_loses_nothing() -> None:
 
 
 def test_a_product_by_hand() -> None:
-    """4096^3: 32 x 32 halves are 512 tiles, 4.741 waves of which 5 start; 268,435,456 FLOPs a tile."""
+    """4096^3: 32 x 32 halves are 512 tiles, 4.741 waves of which 5 start; 268,435,456 FLOPs."""
     waves = 512 / 108 + 0.7 * (5 - 512 / 108)
     tile = 268_435_456 / (0.96 * 271.2e12 / 108) + 4.6e-6
     seconds = product_seconds(A100, 4096, 4096, 4096)
@@ -45,8 +46,11 @@ def test_a_thin_product_is_bound_by_memory() -> None:
 
 
 def test_a_batch_of_products_fills_waves_together() -> None:
-    one, many = product_seconds(A100, 128, 128, 512), product_seconds(A100, 128, 128, 512, batch=216)
-    assert many < 3 * one          # 108 tiles fill exactly one wave; a single one is half a tile
+    one, many = (
+        product_seconds(A100, 128, 128, 512),
+        product_seconds(A100, 128, 128, 512, batch=216),
+    )
+    assert many < 3 * one  # 108 tiles fill exactly one wave; a single one is half a tile
 
 
 def test_fp8_operands_are_one_byte_and_have_their_own_peak() -> None:
@@ -74,24 +78,29 @@ def test_narrow_heads_and_windows() -> None:
     narrow = replace(GPT, num_heads=32, num_kv_heads=32, head_dim=64)
     same_flops = fused_seconds(GPT, layout(), A100).forward - 3e-6
     assert fused_seconds(narrow, layout(), A100).forward - 3e-6 == pytest.approx(
-        same_flops * 2**0.5, rel=1e-12)
+        same_flops * 2**0.5, rel=1e-12
+    )
     windowed = replace(GPT, window=512, windowed_share=1.0)
     assert windowed.causal_pairs == 512 * 2048 - 512 * 512 / 2
-    assert replace(windowed, windowed_share=0.5).causal_pairs == (
-        windowed.causal_pairs + GPT.causal_pairs) / 2
+    assert (
+        replace(windowed, windowed_share=0.5).causal_pairs
+        == (windowed.causal_pairs + GPT.causal_pairs) / 2
+    )
 
 
 def test_unfused_attention_pays_for_the_scores() -> None:
     plain = megatron(fused_attention=False)
     dropped = megatron(fused_attention=False, dropout=True)
     scores = 2 * 16 * 2048 * 2048
-    extra = attention_seconds(GPT, layout(), A100, dropped).forward - attention_seconds(
-        GPT, layout(), A100, plain).forward
+    extra = (
+        attention_seconds(GPT, layout(), A100, dropped).forward
+        - attention_seconds(GPT, layout(), A100, plain).forward
+    )
     assert extra == pytest.approx(5 * scores / 1.8e12, rel=1e-9)
 
 
 def test_traffic_of_a_gpt_layer_by_hand() -> None:
-    """Per token and hidden element: two norms 8, residuals 12, activation 4 x 4, transposes 4 x 2."""
+    """Per token and hidden element: norms 8, residuals 12, activation 4 x 4, transposes 4 x 2."""
     local = Local.of(GPT, layout())
     assert traffic_bytes(GPT, layout(), local, megatron()) == 4096 * 2048 * (8 + 12 + 16 + 8)
     sharded = layout(tp=4, sequence_parallel=1)
@@ -99,7 +108,8 @@ def test_traffic_of_a_gpt_layer_by_hand() -> None:
     assert per_rank == 4096 * 2048 * (8 + 12 + 16 + 8) / 4
     unsharded = layout(tp=4)
     assert traffic_bytes(GPT, unsharded, Local.of(GPT, unsharded), megatron()) == (
-        4096 * 2048 * (20 + 24 / 4))
+        4096 * 2048 * (20 + 24 / 4)
+    )
 
 
 def test_fp8_quantises_the_inputs_of_four_products() -> None:
@@ -122,7 +132,8 @@ def test_the_head_is_a_product_three_times_and_passes_over_logits() -> None:
     product = linear_seconds(A100, 4096, 51200, 2048)
     traffic = 34 * 4096 * 51200 / 1.8e12 + 30 * 4096 * 2048 / 1.8e12 + 20 * 3e-6
     assert head_seconds(GPT, layout(), A100, megatron()) == pytest.approx(
-        product.forward + product.backward + traffic, rel=1e-12)
+        product.forward + product.backward + traffic, rel=1e-12
+    )
 
 
 def test_arrays_take_the_same_path() -> None:

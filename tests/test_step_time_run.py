@@ -1,4 +1,5 @@
 """The step time of a run: records to inputs, error range, JSON and table."""
+
 from __future__ import annotations
 
 import json
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from step_time_inputs import A100
 
 from gpuledger.compute.step_time import of_run
 from gpuledger.compute.step_time.counted import block_traffic, head_traffic
@@ -18,20 +18,29 @@ from gpuledger.compute.step_time.device import CURVES, device_of_gpu
 from gpuledger.compute.step_time.error_range import family_of
 from gpuledger.compute.step_time.inputs import Software
 from gpuledger.compute.step_time.of_run import optimizer_bytes, profile_of, step_time
-from gpuledger.config import Run, RunOptions, list_presets, load_gpu, load_model, load_run, resolve_run
+from gpuledger.config import (
+    Run,
+    RunOptions,
+    list_presets,
+    load_gpu,
+    load_model,
+    load_run,
+    resolve_run,
+)
 from gpuledger.config.efficiency import Efficiency
 from gpuledger.config.training import Training
 from gpuledger.errors import InputError
 from gpuledger.estimate import estimate
 from gpuledger.report.estimate_json import content
 from gpuledger.report.step_time import time_lines
+from step_time_inputs import A100
 
 
 def run(preset: str = "llama-3-8b-h100x8", *settings: str) -> Run:
     return resolve_run(preset, RunOptions(set=settings))[0]
 
 
-# ---- records to inputs ---------------------------------------------------------------------------
+# ---- records to inputs ----------------------------------------------------------------------
 
 
 def test_an_a100_is_the_device_of_its_preset() -> None:
@@ -67,14 +76,19 @@ def test_every_gpu_preset_has_a_device_or_says_what_is_missing() -> None:
 
 
 def test_measured_curves_of_a_gpu_win() -> None:
-    measured = Efficiency(sustained_share=0.9, host_seconds=5e-6, measured_on="here", sources={},
-                          best_matmul_flops_per_second={"bf16": 650e12})
+    measured = Efficiency(
+        sustained_share=0.9,
+        host_seconds=5e-6,
+        measured_on="here",
+        sources={},
+        best_matmul_flops_per_second={"bf16": 650e12},
+    )
     gpu = load_gpu("h100-80gb-sxm").model_copy(update={"efficiency": measured})
     found = efficiency_of(gpu)
     assert (found.sustained_share, found.host_seconds) == (0.9, 5e-6)
     assert found.best_matmul_flops_per_second["bf16"] == 650e12
-    assert found.best_matmul_flops_per_second["fp8"] == 1402.6e12       # still the published one
-    assert found.tile_seconds == 3.0e-6                                 # still Hopper's
+    assert found.best_matmul_flops_per_second["fp8"] == 1402.6e12  # still the published one
+    assert found.tile_seconds == 3.0e-6  # still Hopper's
     slower = run().model_copy(update={"cluster": run().cluster.model_copy(update={"gpu": gpu})})
     assert step_time(slower).breakdown.gemm > step_time(run()).breakdown.gemm
     assert step_time(slower).error.calibrated
@@ -82,10 +96,23 @@ def test_measured_curves_of_a_gpu_win() -> None:
 
 
 def test_a_run_is_the_row_of_korthikanti() -> None:
-    """GPT-3 175B, 64 A100, tp 8, pp 8, vpp 3, sequence parallel, selective: 13.75 s were measured."""
-    gpt = resolve_run("gpt3-175b-a100x1024", RunOptions(gpus=64, pp=8, global_batch=64, set=(
-        "model.vocab_size=51200", "model.dropout=0.1", "parallel.vpp=3", "training.attention=eager",
-        "training.precision=bf16-master", "parallel.dp=1")))[0]
+    """GPT-3 175B, 64 A100, tp 8, pp 8, vpp 3, sequence parallel, selective: 13.75 s measured."""
+    gpt = resolve_run(
+        "gpt3-175b-a100x1024",
+        RunOptions(
+            gpus=64,
+            pp=8,
+            global_batch=64,
+            set=(
+                "model.vocab_size=51200",
+                "model.dropout=0.1",
+                "parallel.vpp=3",
+                "training.attention=eager",
+                "training.precision=bf16-master",
+                "parallel.dp=1",
+            ),
+        ),
+    )[0]
     assert profile_of(gpt) == "megatron-2021"
     assert step_time(gpt).step_seconds == pytest.approx(13.75, rel=0.06)
 
@@ -100,26 +127,50 @@ def test_layouts_follow_the_run() -> None:
     assert (windowed.window, windowed.windowed_share) == (4096, 0.5)
 
 
-@pytest.mark.parametrize(("settings", "expected"), [
-    ({}, 4 + 2 * 4 * 3), ({"gradient_clipping": True}, 4 + 2 * 4 * 3 + 12),
-    ({"optimizer": "sgd"}, 4 + 2 * 4), ({"optimizer": "sgd", "momentum": 0.9}, 4 + 2 * 4 * 2),
-    ({"precision": "bf16"}, 2 + 2 * 2 * 3), ({"precision": "bf16-master"}, 2 + 2 * 4 * 3 + 2)])
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 4 + 2 * 4 * 3),
+        ({"gradient_clipping": True}, 4 + 2 * 4 * 3 + 12),
+        ({"optimizer": "sgd"}, 4 + 2 * 4),
+        ({"optimizer": "sgd", "momentum": 0.9}, 4 + 2 * 4 * 2),
+        ({"precision": "bf16"}, 2 + 2 * 2 * 3),
+        ({"precision": "bf16-master"}, 2 + 2 * 4 * 3 + 2),
+    ],
+)
 def test_traffic_of_the_optimizer(settings: dict[str, Any], expected: int) -> None:
-    base = {"seq_len": 8, "micro_batch_size": 1, "global_batch_size": 1, "precision": "bf16-mixed",
-            "optimizer": "adamw", "attention": "flash", "recompute": "none", "loss": "cross_entropy"}
+    base = {
+        "seq_len": 8,
+        "micro_batch_size": 1,
+        "global_batch_size": 1,
+        "precision": "bf16-mixed",
+        "optimizer": "adamw",
+        "attention": "flash",
+        "recompute": "none",
+        "loss": "cross_entropy",
+    }
     assert optimizer_bytes(Training(**{**base, **settings})) == expected
 
 
-# ---- counted from the program ----------------------------------------------------------------------
+# ---- counted from the program ---------------------------------------------------------------
 
 
 def training(precision: str) -> Training:
-    return Training(seq_len=1024, micro_batch_size=4, global_batch_size=4, precision=precision,
-                    optimizer="adamw", attention="flash", recompute="none", loss="cross_entropy")
+    return Training(
+        seq_len=1024,
+        micro_batch_size=4,
+        global_batch_size=4,
+        precision=precision,
+        optimizer="adamw",
+        attention="flash",
+        recompute="none",
+        loss="cross_entropy",
+    )
 
 
 def test_the_program_moves_what_the_closed_form_says() -> None:
-    """GPT-2 in pure bf16, per token and hidden element: 46.0 forward (closed form: 44), 84 backward (88)."""
+    """GPT-2 in pure bf16, per token and hidden element: 46.0 forward (closed form: 44), 84 backward
+    (88)."""
     traffic = block_traffic(load_model("gpt2"), training("bf16"))
     elements = 4 * 1024 * 768
     assert round(traffic.forward_bytes / elements, 2) == 46.02
@@ -135,22 +186,24 @@ def test_autocast_moves_twice_as_much() -> None:
 
 def test_traffic_is_affine_in_the_micro_batch_and_falls_with_tp() -> None:
     model, base = load_model("llama-3-8b"), training("bf16")
-    one, two, three = (block_traffic(model, base.model_copy(update={"micro_batch_size": n}))
-                       for n in (1, 2, 3))
+    one, two, three = (
+        block_traffic(model, base.model_copy(update={"micro_batch_size": n})) for n in (1, 2, 3)
+    )
     assert three.forward_bytes - two.forward_bytes == two.forward_bytes - one.forward_bytes
     assert block_traffic(model, base, tp=2).forward_bytes < block_traffic(model, base).forward_bytes
     assert head_traffic(model, base, tp=2).forward_bytes < head_traffic(model, base).forward_bytes
 
 
-# ---- what is printed -------------------------------------------------------------------------------
+# ---- what is printed ------------------------------------------------------------------------
 
 
 def test_json_adds_up() -> None:
     time = content(estimate(run("gpt2-a100")))["time"]
     parts = time["breakdown"]
     assert sum(parts["terms"].values()) == pytest.approx(time["step_seconds"], rel=1e-12)
-    assert (parts["compute"] + parts["exposed_communication"] + parts["bubble"] + parts["optimizer"]
-            == pytest.approx(time["step_seconds"], rel=1e-12))
+    assert parts["compute"] + parts["exposed_communication"] + parts["bubble"] + parts[
+        "optimizer"
+    ] == pytest.approx(time["step_seconds"], rel=1e-12)
     flops = content(estimate(run("gpt2-a100")))["flops"]
     assert time["mfu"] == flops["model_flops_per_step"] / (time["step_seconds"] * 312e12)
     assert time["hfu"] == flops["hardware_flops_per_step"] / (time["step_seconds"] * 312e12)
@@ -177,12 +230,22 @@ def test_a_family_without_published_steps_says_so() -> None:
 
 
 def test_an_unknown_peak_is_no_step_time() -> None:
-    bare = run().model_copy(update={"cluster": run().cluster.model_copy(
-        update={"gpu": load_gpu("h100-80gb-sxm").model_copy(
-            update={"bandwidth_bytes_per_second": None})})})
+    bare = run().model_copy(
+        update={
+            "cluster": run().cluster.model_copy(
+                update={
+                    "gpu": load_gpu("h100-80gb-sxm").model_copy(
+                        update={"bandwidth_bytes_per_second": None}
+                    )
+                }
+            )
+        }
+    )
     result = estimate(bare)
-    assert time_lines(result) == ["step time is not known: h100-80gb-sxm: bandwidth_bytes_per_second "
-                                  "is not known, so there is no step time"]
+    assert time_lines(result) == [
+        "step time is not known: h100-80gb-sxm: bandwidth_bytes_per_second "
+        "is not known, so there is no step time"
+    ]
     assert content(result)["time"]["step_seconds"] is None
 
 
@@ -201,8 +264,11 @@ def test_the_page_shows_what_is_printed() -> None:
 
 
 def test_an_estimate_imports_no_numpy() -> None:
-    code = ("import sys; from gpuledger.config import load_run; from gpuledger.estimate import estimate\n"
-            "from gpuledger.report.estimate_table import estimate_table\n"
-            "estimate_table(estimate(load_run('gpt2-a100'))); print('numpy' in sys.modules)")
+    code = (
+        "import sys; from gpuledger.config import load_run\n"
+        "from gpuledger.estimate import estimate\n"
+        "from gpuledger.report.estimate_table import estimate_table\n"
+        "estimate_table(estimate(load_run('gpt2-a100'))); print('numpy' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,4 +1,5 @@
 """The step: schedules by hand, identities, and arrays against single layouts."""
+
 from __future__ import annotations
 
 from dataclasses import fields, replace
@@ -6,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from step_time_inputs import A100, GPT, layout, megatron
 
 from gpuledger.compute.step_time.breakdown import COMMUNICATION, COMPUTE, Breakdown
 from gpuledger.compute.step_time.data_parallel import exposed_seconds, updated_weights
@@ -19,11 +19,19 @@ from gpuledger.compute.step_time.pipeline import (
 )
 from gpuledger.compute.step_time.step import shared_seconds, step_breakdown
 from gpuledger.errors import InputError
+from step_time_inputs import A100, GPT, layout, megatron
 
-SCHEDULE_SECONDS = {"1f1b": 42.0, "gpipe": 42.0, "interleaved": 21.0, "zb-h1": 14.0, "zb-h2": 0.0,
-                    "zb-v": 0.0, "dualpipe": 12.0}
-"""Of 8 stages with F = B = W = 2 s and vpp = 2: 7 x 6, the same, 7 x 6 / 2, 7 x 2, 7 x 0, 7 x 0, and
-3 x (2 + 2 x 4 - 3 x 2) = 12 for DualPipe."""
+SCHEDULE_SECONDS = {
+    "1f1b": 42.0,
+    "gpipe": 42.0,
+    "interleaved": 21.0,
+    "zb-h1": 14.0,
+    "zb-h2": 0.0,
+    "zb-v": 0.0,
+    "dualpipe": 12.0,
+}
+"""Of 8 stages with F = B = W = 2 s and vpp = 2: 7 x 6, the same, 7 x 6 / 2, 7 x 2, 7 x 0, 7 x 0,
+and 3 x (2 + 2 x 4 - 3 x 2) = 12 for DualPipe."""
 
 
 def step(placed: Layout, program: Software | None = None, **device: Any) -> Breakdown:
@@ -55,8 +63,9 @@ def test_stages_one_layer_short() -> None:
 
 
 def test_the_terms_add_up_to_the_step() -> None:
-    parts = step(layout(gpus=64, global_batch_size=512, tp=2, pp=4, cp=2, zero_stage=1,
-                        recompute_layers=1.0))
+    parts = step(
+        layout(gpus=64, global_batch_size=512, tp=2, pp=4, cp=2, zero_stage=1, recompute_layers=1.0)
+    )
     whole = parts.compute + parts.exposed_communication + parts.bubble + parts.optimizer
     assert whole == pytest.approx(parts.step_seconds, rel=1e-12)
     assert {*COMPUTE, *COMMUNICATION, "bubble", "optimizer"} == {f.name for f in fields(Breakdown)}
@@ -67,12 +76,13 @@ def test_one_rank_alone_neither_waits_nor_communicates() -> None:
     parts = step(layout(gpus=1, global_batch_size=2))
     assert parts.exposed_communication == 0
     assert parts.bubble == 0
-    assert parts.accumulation == 0          # a single micro-batch adds nothing
+    assert parts.accumulation == 0  # a single micro-batch adds nothing
     assert parts.recompute == 0
 
 
-@pytest.mark.parametrize(("axis", "term"), [
-    ("tp", "tensor_parallel"), ("cp", "context_parallel"), ("pp", "bubble")])
+@pytest.mark.parametrize(
+    ("axis", "term"), [("tp", "tensor_parallel"), ("cp", "context_parallel"), ("pp", "bubble")]
+)
 def test_an_axis_of_one_costs_nothing(axis: str, term: str) -> None:
     assert step(layout()).terms[term] == 0
     assert step(layout(**{axis: 2})).terms[term] > 0
@@ -81,33 +91,47 @@ def test_an_axis_of_one_costs_nothing(axis: str, term: str) -> None:
 def test_the_bubble_is_p_minus_1_micro_batches() -> None:
     """Without sends, head and gradients: (p - 1) / n of the work of a stage."""
     placed = layout(gpus=8, pp=8, global_batch_size=32, micro_batch_size=1)
-    parts = step(placed, megatron(host_seconds=0.0), link_bytes_per_second=1e30,
-                 nccl=instant_network())
+    parts = step(
+        placed, megatron(host_seconds=0.0), link_bytes_per_second=1e30, nccl=instant_network()
+    )
     work = parts.gemm + parts.attention + parts.pointwise
     assert parts.bubble == pytest.approx(7 / 32 * work, rel=1e-9)
-    halved = step(replace(placed, vpp=3), megatron(host_seconds=0.0), link_bytes_per_second=1e30,
-                  nccl=instant_network())
+    halved = step(
+        replace(placed, vpp=3),
+        megatron(host_seconds=0.0),
+        link_bytes_per_second=1e30,
+        nccl=instant_network(),
+    )
     assert halved.bubble == pytest.approx(parts.bubble / 3, rel=1e-9)
 
 
 def instant_network() -> Any:
     """NCCL's constants without latencies."""
-    free = {name: protocol.model_copy(update={
-        "base_seconds": 0.0, "link_seconds": 0.0, "network_seconds": 0.0})
-        for name, protocol in A100.nccl.ring.items()}
+    free = {
+        name: protocol.model_copy(
+            update={"base_seconds": 0.0, "link_seconds": 0.0, "network_seconds": 0.0}
+        )
+        for name, protocol in A100.nccl.ring.items()
+    }
     return A100.nccl.model_copy(update={"ring": free})
 
 
 def test_full_recompute_runs_the_forward_pass_again() -> None:
     plain = step(layout(gpus=1, global_batch_size=2), megatron(host_seconds=0.0))
-    again = step(layout(gpus=1, global_batch_size=2, recompute_layers=1.0), megatron(host_seconds=0.0))
-    shared = shared_seconds(GPT, layout(), A100, megatron())      # the same for any number of GPUs
+    again = step(
+        layout(gpus=1, global_batch_size=2, recompute_layers=1.0), megatron(host_seconds=0.0)
+    )
+    shared = shared_seconds(GPT, layout(), A100, megatron())  # the same for any number of GPUs
     forward = sum(part.forward for part in shared.layer.parts.values())
     assert again.recompute == pytest.approx(24 * forward, rel=1e-12)
     assert again.step_seconds - plain.step_seconds == pytest.approx(again.recompute, rel=1e-9)
-    early = step(layout(gpus=1, global_batch_size=2, recompute_layers=1.0),
-                 megatron(host_seconds=0.0, stops_recompute_early=True))
-    assert again.recompute - early.recompute == pytest.approx(24 * shared.layer.last_product, rel=1e-9)
+    early = step(
+        layout(gpus=1, global_batch_size=2, recompute_layers=1.0),
+        megatron(host_seconds=0.0, stops_recompute_early=True),
+    )
+    assert again.recompute - early.recompute == pytest.approx(
+        24 * shared.layer.last_product, rel=1e-9
+    )
 
 
 def test_selective_recompute_is_free_under_fused_attention() -> None:
@@ -116,7 +140,8 @@ def test_selective_recompute_is_free_under_fused_attention() -> None:
 
 
 def test_a_slow_host_is_what_the_step_waits_for() -> None:
-    """24 layers x 4 micro-batches x (16 + 30) kernels x 1 ms, when the device is never the slower one."""
+    """24 layers x 4 micro-batches x (16 + 30) kernels x 1 ms, when the device is never the slower
+    one."""
     slow = step(layout(gpus=1, global_batch_size=8), megatron(host_seconds=1e-3))
     fast = step(layout(gpus=1, global_batch_size=8), megatron(host_seconds=0.0))
     assert fast.host_wait == 0
@@ -142,35 +167,52 @@ def test_zero_3_gathers_only_at_stage_3() -> None:
     assert step(layout(zero_stage=2)).zero_gathers == 0
     assert step(layout(zero_stage=3)).zero_gathers > 0
     assert step(layout(zero_stage=3)).data_parallel == 0
-    assert step(layout(gpus=64, global_batch_size=512, zero_stage=3, shard_group=8)).data_parallel > 0
+    assert (
+        step(layout(gpus=64, global_batch_size=512, zero_stage=3, shard_group=8)).data_parallel > 0
+    )
 
 
-@pytest.mark.parametrize("field", ["bandwidth_bytes_per_second", "link_bytes_per_second",
-                                   "network_bytes_per_second"])
+@pytest.mark.parametrize(
+    "field", ["bandwidth_bytes_per_second", "link_bytes_per_second", "network_bytes_per_second"]
+)
 def test_faster_hardware_is_never_slower(field: str) -> None:
-    for placed in (layout(gpus=64, global_batch_size=512, tp=2, pp=4),
-                   layout(gpus=64, global_batch_size=512, zero_stage=3),
-                   layout(gpus=16, global_batch_size=64, tp=16)):
+    for placed in (
+        layout(gpus=64, global_batch_size=512, tp=2, pp=4),
+        layout(gpus=64, global_batch_size=512, zero_stage=3),
+        layout(gpus=16, global_batch_size=64, tp=16),
+    ):
         base = step(placed).step_seconds
-        seconds = [step(placed, **{field: factor * getattr(A100, field)}).step_seconds
-                   for factor in (1.5, 2, 4)]
+        seconds = [
+            step(placed, **{field: factor * getattr(A100, field)}).step_seconds
+            for factor in (1.5, 2, 4)
+        ]
         assert all(a >= b for a, b in zip([base, *seconds], seconds, strict=False))
 
 
 def test_a_million_layouts_read_the_same_formulas() -> None:
     """400 random layouts as one array, and one by one."""
     draw, columns = np.random.default_rng(7), {}
-    for name, choices in (("tp", (1, 2, 4, 8, 16)), ("pp", (1, 2, 4, 6, 8)), ("vpp", (1, 2, 3)),
-                          ("cp", (1, 2)), ("micro_batch_size", (1, 2, 4)), ("zero_stage", (0, 1, 2, 3)),
-                          ("recompute_layers", (0.0, 1.0)), ("recompute_core", (0.0, 1.0)),
-                          ("sequence_parallel", (0, 1))):
+    for name, choices in (
+        ("tp", (1, 2, 4, 8, 16)),
+        ("pp", (1, 2, 4, 6, 8)),
+        ("vpp", (1, 2, 3)),
+        ("cp", (1, 2)),
+        ("micro_batch_size", (1, 2, 4)),
+        ("zero_stage", (0, 1, 2, 3)),
+        ("recompute_layers", (0.0, 1.0)),
+        ("recompute_core", (0.0, 1.0)),
+        ("sequence_parallel", (0, 1)),
+    ):
         columns[name] = draw.choice(choices, 400)
     dp = draw.choice([1, 2, 8, 32], 400)
     columns["gpus"] = dp * columns["tp"] * columns["pp"] * columns["cp"]
     columns["global_batch_size"] = dp * columns["micro_batch_size"] * draw.integers(1, 9, 400)
     together = step_breakdown(GPT, Layout(**columns), A100, megatron())
     for i in range(400):
-        single = step_breakdown(GPT, Layout(**{k: v[i].item() for k, v in columns.items()}), A100,
-                                megatron())
+        single = step_breakdown(
+            GPT, Layout(**{k: v[i].item() for k, v in columns.items()}), A100, megatron()
+        )
         for name, value in single.terms.items():
-            assert np.broadcast_to(together.terms[name], 400)[i] == pytest.approx(value, rel=1e-11), name
+            assert np.broadcast_to(together.terms[name], 400)[i] == pytest.approx(
+                value, rel=1e-11
+            ), name

@@ -1,4 +1,5 @@
-"""The published steps of benchmarks/published as inputs of the model: one row, one measured step."""
+"""The published steps of benchmarks/published as inputs of the model: a row is a measured step."""
+
 from __future__ import annotations
 
 import csv
@@ -14,12 +15,22 @@ from gpuledger.config import Gpu, load_gpu
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 HOST_SECONDS = 12e-6
-RECOMPUTE = {"none": {}, "full": {"recompute_layers": 1.0}, "selective": {"recompute_core": 1.0},
-             "operators": {"recompute_operators": 1.0}}
+RECOMPUTE = {
+    "none": {},
+    "full": {"recompute_layers": 1.0},
+    "selective": {"recompute_core": 1.0},
+    "operators": {"recompute_operators": 1.0},
+}
 VTRAIN = {
-    "gpu": "a100-80gb-sxm", "profile": "megatron-deepspeed", "precision": "fp16",
-    "attention_kernel": "unfused", "gpus_per_node": "8", "recompute": "full", "gradient_bytes": "2",
-    "citation": "VIA-Research/vTrain data/ground_truth (MIT)"}
+    "gpu": "a100-80gb-sxm",
+    "profile": "megatron-deepspeed",
+    "precision": "fp16",
+    "attention_kernel": "unfused",
+    "gpus_per_node": "8",
+    "recompute": "full",
+    "gradient_bytes": "2",
+    "citation": "VIA-Research/vTrain data/ground_truth (MIT)",
+}
 """What the two vTrain files do not say in a column: Megatron-DeepSpeed with full recompute."""
 
 
@@ -45,8 +56,16 @@ class Row:
     def work(self) -> tuple[object, ...]:
         """Rows with equal work on equal GPUs differ in their layout alone."""
         d, p = self.decoder, self.layout
-        return (self.group, self.gpu, d.num_layers, d.hidden_size, d.num_heads, d.seq_len, p.gpus,
-                p.global_batch_size)
+        return (
+            self.group,
+            self.gpu,
+            d.num_layers,
+            d.hidden_size,
+            d.num_heads,
+            d.seq_len,
+            p.gpus,
+            p.global_batch_size,
+        )
 
 
 def published_rows() -> list[Row]:
@@ -64,50 +83,80 @@ def row_of(values: dict[str, str]) -> Row:
     """One line of a file; a missing column means its default."""
     gpu = gpu_of(values["gpu"], values.get("bandwidth_bytes_per_second", ""))
     network = values.get("network_bytes_per_second", "")
-    device = device_of_gpu(gpu, values["precision"], values["attention_kernel"],
-                           float(network) if network else None)
+    device = device_of_gpu(
+        gpu, values["precision"], values["attention_kernel"], float(network) if network else None
+    )
     return Row(
-        id=values["id"], group=values["group"], citation=values["citation"],
+        id=values["id"],
+        group=values["group"],
+        citation=values["citation"],
         model=values.get("model") or f"GPT, {values['num_layers']} x {values['hidden_size']}",
-        gpu=gpu.name, precision=values["precision"], profile=values["profile"],
-        assumed=values.get("assumed", ""), decoder=decoder_of(values), layout=layout_of(values),
-        device=device, software=software_of(values), step_seconds=float(values["step_seconds"]))
+        gpu=gpu.name,
+        precision=values["precision"],
+        profile=values["profile"],
+        assumed=values.get("assumed", ""),
+        decoder=decoder_of(values),
+        layout=layout_of(values),
+        device=device,
+        software=software_of(values),
+        step_seconds=float(values["step_seconds"]),
+    )
 
 
 @lru_cache(maxsize=32)
 def gpu_of(name: str, bandwidth: str) -> Gpu:
     """The preset, with the memory bandwidth that the source states for its cards."""
     gpu = load_gpu(name)
-    return gpu.model_copy(update={"bandwidth_bytes_per_second": float(bandwidth)}) if bandwidth else gpu
+    return (
+        gpu.model_copy(update={"bandwidth_bytes_per_second": float(bandwidth)})
+        if bandwidth
+        else gpu
+    )
 
 
 def decoder_of(values: dict[str, str]) -> Decoder:
     hidden, heads = int(values["hidden_size"]), int(values["num_heads"])
     gated = values.get("gated") == "1"
     return Decoder(
-        num_layers=int(values["num_layers"]), hidden_size=hidden, num_heads=heads,
+        num_layers=int(values["num_layers"]),
+        hidden_size=hidden,
+        num_heads=heads,
         num_kv_heads=int(values.get("num_kv_heads") or heads),
         head_dim=int(values.get("head_dim") or hidden // heads),
         ffn_hidden_size=int(values.get("ffn_hidden_size") or 4 * hidden),
-        vocab_size=int(values["vocab_size"]), seq_len=int(values["seq_len"]), gated=gated,
-        rotary=gated)
+        vocab_size=int(values["vocab_size"]),
+        seq_len=int(values["seq_len"]),
+        gated=gated,
+        rotary=gated,
+    )
 
 
 def layout_of(values: dict[str, str]) -> Layout:
     group = values.get("shard_group")
     return Layout(
-        gpus=int(values["gpus"]), global_batch_size=int(values["global_batch_size"]),
-        micro_batch_size=int(values["micro_batch_size"]), tp=int(values["tp"]), pp=int(values["pp"]),
-        vpp=int(values.get("vpp") or 1), cp=int(values.get("cp") or 1),
+        gpus=int(values["gpus"]),
+        global_batch_size=int(values["global_batch_size"]),
+        micro_batch_size=int(values["micro_batch_size"]),
+        tp=int(values["tp"]),
+        pp=int(values["pp"]),
+        vpp=int(values.get("vpp") or 1),
+        cp=int(values.get("cp") or 1),
         zero_stage=int(values.get("zero_stage") or 0),
         sequence_parallel=int(values.get("sequence_parallel") or 0),
-        gpus_per_node=int(values["gpus_per_node"]), shard_group=int(group) if group else None,
-        schedule=values.get("schedule") or "interleaved", **RECOMPUTE[values["recompute"]])
+        gpus_per_node=int(values["gpus_per_node"]),
+        shard_group=int(group) if group else None,
+        schedule=values.get("schedule") or "interleaved",
+        **RECOMPUTE[values["recompute"]],
+    )
 
 
 def software_of(values: dict[str, str]) -> Software:
     overrides = dict(word.split("=") for word in values.get("overrides", "").split())
     host = 0.0 if values.get("asynchronous_host") == "1" else HOST_SECONDS
-    return software(values["profile"], host_seconds=host, fp8=values["precision"] == "fp8",
-                    gradient_bytes=float(values["gradient_bytes"]),
-                    **{name: word == "true" for name, word in overrides.items()})
+    return software(
+        values["profile"],
+        host_seconds=host,
+        fp8=values["precision"] == "fp8",
+        gradient_bytes=float(values["gradient_bytes"]),
+        **{name: word == "true" for name, word in overrides.items()},
+    )

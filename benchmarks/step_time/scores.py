@@ -1,4 +1,5 @@
 """Errors of predicted seconds, the baseline beside them, and what a choice by prediction costs."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -32,13 +33,19 @@ def score(predicted: np.ndarray, measured: np.ndarray, groups: Sequence[Hashable
     for index, group in enumerate(groups):
         members[group].append(index)
     ranks = [spearman(predicted[i], measured[i]) for i in members.values() if len(i) >= 5]
-    return Score(len(errors), float(absolute.mean()), float(errors.mean()),
-                 float(np.quantile(absolute, 0.95)), float(absolute.max()),
-                 float(np.mean(ranks)) if ranks else None)
+    return Score(
+        len(errors),
+        float(absolute.mean()),
+        float(errors.mean()),
+        float(np.quantile(absolute, 0.95)),
+        float(absolute.max()),
+        float(np.mean(ranks)) if ranks else None,
+    )
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """Correlation of ranks; equal values share their mean rank."""
+
     def ranks(values: np.ndarray) -> np.ndarray:
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
@@ -50,7 +57,7 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def model_flops(row: Row) -> float:
-    """Of one step and GPU: 6 per element of a matrix and token, and 12 L a d s for attention cores."""
+    """Of one step and GPU: 6 per matrix element and token, and 12 L a d s for attention cores."""
     d = row.decoder
     matrices = d.num_layers * d.layer_weights + d.vocab_size * d.hidden_size
     attention = 12 * d.num_layers * d.num_heads * d.head_dim * d.seq_len
@@ -59,24 +66,35 @@ def model_flops(row: Row) -> float:
 
 
 def constant_mfu(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """For each group the seconds at one MFU: the median of the medians of the other groups on such GPUs in
-    such a datatype (of all other groups where there is none). It takes nothing from the rows it is
-    scored on."""
-    mfu = {row.id: model_flops(row) / row.step_seconds
-           / row.device.products.dense_peak_flops_per_second for row in rows}
+    """For each group the seconds at one MFU: the median of the medians of the other groups on such
+    GPUs in such a datatype (of all other groups where there is none). It takes nothing from the
+    rows it is scored on."""
+    mfu = {
+        row.id: model_flops(row)
+        / row.step_seconds
+        / row.device.products.dense_peak_flops_per_second
+        for row in rows
+    }
     by_group: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_group[row.group].append(row)
     seconds = {}
     for group, members in by_group.items():
-        medians = {name: float(np.median([mfu[row.id] for row in found]))
-                   for name, found in by_group.items() if name != group}
-        kin = [value for name, value in medians.items()
-               if kind(by_group[name][0]) == kind(members[0])]
+        medians = {
+            name: float(np.median([mfu[row.id] for row in found]))
+            for name, found in by_group.items()
+            if name != group
+        }
+        kin = [
+            value for name, value in medians.items() if kind(by_group[name][0]) == kind(members[0])
+        ]
         constant = float(np.median(kin or list(medians.values())))
-        seconds[group] = np.array([
-            model_flops(row) / (constant * row.device.products.dense_peak_flops_per_second)
-            for row in members])
+        seconds[group] = np.array(
+            [
+                model_flops(row) / (constant * row.device.products.dense_peak_flops_per_second)
+                for row in members
+            ]
+        )
     return seconds
 
 
@@ -86,8 +104,9 @@ def kind(row: Row) -> tuple[str, bool]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Measured seconds of the chosen layout over the best measured one, minus 1, in percent; the mean
-    and the largest over groups of three or more layouts with equal work, and what the median layout costs."""
+    """Measured seconds of the chosen layout over the best measured one, minus 1, in percent; the
+    mean and the largest over groups of three or more layouts with equal work, and what the median
+    layout costs."""
 
     groups: int
     mean: float
@@ -102,8 +121,15 @@ def choice(predicted: np.ndarray, rows: Sequence[Row]) -> Choice | None:
         members[row.work].append(index)
     chosen, median = [], []
     for indices in members.values():
-        layouts = {(rows[i].layout.tp, rows[i].layout.pp, rows[i].layout.vpp,
-                    rows[i].layout.micro_batch_size) for i in indices}
+        layouts = {
+            (
+                rows[i].layout.tp,
+                rows[i].layout.pp,
+                rows[i].layout.vpp,
+                rows[i].layout.micro_batch_size,
+            )
+            for i in indices
+        }
         if len(layouts) < 3:
             continue
         best = min(predicted[i] for i in indices)
@@ -114,4 +140,6 @@ def choice(predicted: np.ndarray, rows: Sequence[Row]) -> Choice | None:
         median.append(100 * (np.median(measured) / measured.min() - 1))
     if not chosen:
         return None
-    return Choice(len(chosen), float(np.mean(chosen)), float(np.max(chosen)), float(np.mean(median)))
+    return Choice(
+        len(chosen), float(np.mean(chosen)), float(np.max(chosen)), float(np.mean(median))
+    )

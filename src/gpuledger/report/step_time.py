@@ -1,4 +1,5 @@
 """The step time of an estimate, as JSON content and as two lines of text."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,17 @@ if TYPE_CHECKING:
 def time_content(estimate: Estimate) -> dict[str, Any]:
     """The `time` section: seconds per term, which add up to step_seconds; null where not known."""
     content: dict[str, Any] = dict.fromkeys(
-        ("step_seconds", "tokens_per_second_per_gpu", "mfu", "hfu", "breakdown", "error_range",
-         "assumptions", "unknown_because"))
+        (
+            "step_seconds",
+            "tokens_per_second_per_gpu",
+            "mfu",
+            "hfu",
+            "breakdown",
+            "error_range",
+            "assumptions",
+            "unknown_because",
+        )
+    )
     content["at_peak_seconds"] = at_peak_seconds(estimate)
     try:
         time = step_time(estimate.run)
@@ -24,14 +34,28 @@ def time_content(estimate: Estimate) -> dict[str, Any]:
     parts, error = time.breakdown, time.error
     return content | {
         "step_seconds": time.step_seconds,
-        "tokens_per_second_per_gpu": time.tokens_per_second_per_gpu, "mfu": mfu, "hfu": hfu,
-        "breakdown": {"compute": parts.compute, "exposed_communication": parts.exposed_communication,
-                      "bubble": parts.bubble, "optimizer": parts.optimizer,
-                      "terms": {name: float(value) for name, value in parts.terms.items()}},
-        "error_range": {"family": error.family, "calibrated": error.calibrated, "n": error.n,
-                        "bias": error.bias, "low": error.low, "high": error.high,
-                        "low_seconds": error.low_seconds, "high_seconds": error.high_seconds},
-        "assumptions": list(time.assumptions)}
+        "tokens_per_second_per_gpu": time.tokens_per_second_per_gpu,
+        "mfu": mfu,
+        "hfu": hfu,
+        "breakdown": {
+            "compute": parts.compute,
+            "exposed_communication": parts.exposed_communication,
+            "bubble": parts.bubble,
+            "optimizer": parts.optimizer,
+            "terms": {name: float(value) for name, value in parts.terms.items()},
+        },
+        "error_range": {
+            "family": error.family,
+            "calibrated": error.calibrated,
+            "n": error.n,
+            "bias": error.bias,
+            "low": error.low,
+            "high": error.high,
+            "low_seconds": error.low_seconds,
+            "high_seconds": error.high_seconds,
+        },
+        "assumptions": list(time.assumptions),
+    }
 
 
 def at_peak_seconds(estimate: Estimate) -> float | None:
@@ -43,7 +67,7 @@ def at_peak_seconds(estimate: Estimate) -> float | None:
 
 
 def utilization(estimate: Estimate, time: StepTime) -> tuple[float | None, float | None]:
-    """MFU and HFU of the forecast step under the estimate's convention; None without a peak. [F12]"""
+    """MFU and HFU of the forecast step by the estimate's convention; None without a peak. [F12]"""
     flops: Flops = estimate.flops
     if flops.peak_flops_per_second is None:
         return None, None
@@ -64,10 +88,17 @@ def time_lines(estimate: Estimate) -> list[str]:
     if error.low_seconds is not None and error.high_seconds is not None:
         between = f" ({error.low_seconds:.3g} to {error.high_seconds:.3g} s)"
     parts = time.breakdown
-    named = {"compute": parts.compute, "communication": parts.exposed_communication,
-             "bubble": parts.bubble, "optimizer": parts.optimizer}
-    where = ", ".join(f"{name} {100 * value / time.step_seconds:.1f} %" for name, value in named.items()
-                      if value)
-    return [f"step time {time.step_seconds:.3g} s{between}: "
-            f"{time.tokens_per_second_per_gpu:,.0f} tokens/s/GPU{share}",
-            f"{where}; {error.text}"]
+    named = {
+        "compute": parts.compute,
+        "communication": parts.exposed_communication,
+        "bubble": parts.bubble,
+        "optimizer": parts.optimizer,
+    }
+    where = ", ".join(
+        f"{name} {100 * value / time.step_seconds:.1f} %" for name, value in named.items() if value
+    )
+    return [
+        f"step time {time.step_seconds:.3g} s{between}: "
+        f"{time.tokens_per_second_per_gpu:,.0f} tokens/s/GPU{share}",
+        f"{where}; {error.text}",
+    ]

@@ -1,8 +1,8 @@
 """What `gpuledger calibrate` measures on one GPU, in about a minute; each piece also runs on a CPU.
 
-Host time per kernel, matrix products by datatype and layout at the power limit, fused attention, copies,
-and one whole layer, whose difference from the sum of its parts is a row of its own. With several ranks
-(torchrun) all-reduces as well.
+Host time per kernel, matrix products by datatype and layout at the power limit, fused attention,
+copies, and one whole layer, whose difference from the sum of its parts is a row of its own. With
+several ranks (torchrun) all-reduces as well.
 """
 
 from __future__ import annotations
@@ -25,25 +25,54 @@ from .step import Trainer, nobody
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
 LAYOUTS = ("nn", "nt", "tn")
 """Forward of a stored (k, n), forward of nn.Linear's (n, k), and the weight's gradient."""
-SHAPES = ((2048, 4096, 4096), (4096, 4096, 4096), (8192, 4096, 4096), (8192, 8192, 8192),
-          (8192, 12288, 4096), (8192, 4096, 16384), (8192, 28672, 4096), (4096, 2048, 8192),
-          (16384, 6144, 2048), (1024, 8192, 8192), (8192, 1024, 8192), (2048, 16384, 1024))
+SHAPES = (
+    (2048, 4096, 4096),
+    (4096, 4096, 4096),
+    (8192, 4096, 4096),
+    (8192, 8192, 8192),
+    (8192, 12288, 4096),
+    (8192, 4096, 16384),
+    (8192, 28672, 4096),
+    (4096, 2048, 8192),
+    (16384, 6144, 2048),
+    (1024, 8192, 8192),
+    (8192, 1024, 8192),
+    (2048, 16384, 1024),
+)
 LENGTHS, HEAD_DIMS, NUM_HEADS = (1024, 4096, 16384), (64, 128), 16
-BACKENDS = {"flash2": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
-            "cudnn": SDPBackend.CUDNN_ATTENTION}
+BACKENDS = {
+    "flash2": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 COPY_BYTES = (10**6, 10**7, 10**8)
 COLLECTIVE_BYTES = (64 * 2**10, 4 * 2**20, 256 * 2**20)
 CHAIN_BLOCKS = 16
 FORWARD_KERNELS, BACKWARD_KERNELS = 5, 8
 """Kernels of one block of the chain. Forward: norm, product, GELU, product, addition. Backward: two
-products each for both linears, GELU, two of the norm, the sum of the block input's two gradients."""
+products each for both linears, GELU, two of the norm, the sum of the block input's two gradients.
+"""
 LAYER = Model(
-    num_layers=3, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128,
-    ffn_hidden_size=14336, vocab_size=1024, max_position_embeddings=4096, norm="rmsnorm",
-    activation="swiglu", positions="rotary", qkv_projection="separate",
-    bias=Bias(query=False, key_value=False, attention_out=False, mlp_up=False, mlp_down=False,
-              norm=False),
-    tie_embeddings=False, dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0)
+    num_layers=3,
+    hidden_size=4096,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_hidden_size=14336,
+    vocab_size=1024,
+    max_position_embeddings=4096,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rotary",
+    qkv_projection="separate",
+    bias=Bias(
+        query=False, key_value=False, attention_out=False, mlp_up=False, mlp_down=False, norm=False
+    ),
+    tie_embeddings=False,
+    dropout=0.0,
+    attention_dropout=0.0,
+    embedding_dropout=0.0,
+)
 """A LLaMA layer of 8B; the small vocabulary keeps the head out of the way."""
 
 
@@ -75,8 +104,9 @@ def host_seconds_per_kernel(clock: Clock, width: int = 32) -> float:
     return clock.host_seconds(work) / kernels
 
 
-def products(clock: Clock, dtype: str, warm_seconds: float,
-             shapes: Sequence[tuple[int, int, int]]) -> Iterator[ProductSample]:
+def products(
+    clock: Clock, dtype: str, warm_seconds: float, shapes: Sequence[tuple[int, int, int]]
+) -> Iterator[ProductSample]:
     """Every shape in every layout, on random numbers: the median over layouts of each shape.
 
     The first product keeps the device busy for warm_seconds, so that all run at the power limit.
@@ -92,16 +122,26 @@ def products(clock: Clock, dtype: str, warm_seconds: float,
         yield ProductSample(m, n, k, sorted(times)[len(times) // 2])
 
 
-def operands(m: int, n: int, k: int, layout: str, dtype: torch.dtype, device: torch.device
-             ) -> tuple[Tensor, Tensor]:
+def operands(
+    m: int, n: int, k: int, layout: str, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """(m, k) and (k, n) of random numbers; t: stored the other way round."""
-    a = torch.randn(k, m, device=device).t() if layout[0] == "t" else torch.randn(m, k, device=device)
-    b = torch.randn(n, k, device=device).t() if layout[1] == "t" else torch.randn(k, n, device=device)
+    a = (
+        torch.randn(k, m, device=device).t()
+        if layout[0] == "t"
+        else torch.randn(m, k, device=device)
+    )
+    b = (
+        torch.randn(n, k, device=device).t()
+        if layout[1] == "t"
+        else torch.randn(k, n, device=device)
+    )
     return a.to(dtype), b.to(dtype)
 
 
-def attention(clock: Clock, kernel: str, lengths: Sequence[int], head_dims: Sequence[int]
-              ) -> Iterator[AttentionSample]:
+def attention(
+    clock: Clock, kernel: str, lengths: Sequence[int], head_dims: Sequence[int]
+) -> Iterator[AttentionSample]:
     """Causal attention in bf16 by one of PyTorch's kernels, as many tokens at every length.
 
     Raises RuntimeError where PyTorch has no such kernel on this device.
@@ -110,15 +150,19 @@ def attention(clock: Clock, kernel: str, lengths: Sequence[int], head_dims: Sequ
         for head_dim in head_dims:
             batch = max(lengths) // seq_len
             shape = (batch, NUM_HEADS, seq_len, head_dim)
-            q, k, v = (torch.randn(shape, device=clock.device, dtype=torch.bfloat16,
-                                   requires_grad=True)
-                       for _ in range(3))
+            q, k, v = (
+                torch.randn(shape, device=clock.device, dtype=torch.bfloat16, requires_grad=True)
+                for _ in range(3)
+            )
             core = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
             with sdpa_kernel([BACKENDS[kernel]]):
                 y = core()
                 forward = clock.seconds(core)
-                backward = clock.seconds(partial(
-                    torch.autograd.grad, y, (q, k, v), torch.randn_like(y), retain_graph=True))
+                backward = clock.seconds(
+                    partial(
+                        torch.autograd.grad, y, (q, k, v), torch.randn_like(y), retain_graph=True
+                    )
+                )
             yield AttentionSample(batch, NUM_HEADS, seq_len, head_dim, forward, backward)
 
 
@@ -138,10 +182,13 @@ def all_reduce_bus_bytes_per_second(clock: Clock, num_bytes: int) -> float:
 
 
 def layer_seconds(clock: Clock, model: Model, training: Training) -> float:
-    """Forward and backward of one whole layer: a model of all its layers minus one of a single layer."""
+    """Forward and backward of one whole layer: a model of all its layers minus one of a single
+    layer."""
+
     def seconds(layers: int) -> float:
-        trainer = Trainer(model.model_copy(update={"num_layers": layers}), training, 1,
-                          str(clock.device))
+        trainer = Trainer(
+            model.model_copy(update={"num_layers": layers}), training, 1, str(clock.device)
+        )
 
         def work() -> None:
             trainer.micro_batch(nobody)

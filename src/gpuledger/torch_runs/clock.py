@@ -1,4 +1,4 @@
-"""Seconds of a piece of work on a device: its median, and how long it keeps the device busy first."""
+"""Median seconds of a piece of work on a device that was kept busy with it before."""
 
 from __future__ import annotations
 

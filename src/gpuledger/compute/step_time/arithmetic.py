@@ -3,12 +3,13 @@
 Every function takes Python numbers or NumPy arrays, in any mixture. NumPy is imported only where an
 array comes in, so that one estimate never pays for it.
 """
+
 from __future__ import annotations
 
 import math
 from typing import Any
 
-Number = Any        # an int, a float, or a NumPy array of them; an alias, so that signatures say so
+Number = Any  # an int, a float, or a NumPy array of them; an alias, so that signatures say so
 
 
 def is_array(*values: Number) -> bool:
@@ -21,12 +22,13 @@ def ceil(value: Number) -> Number:
     if not is_array(value):
         return float(math.ceil(value))
     import numpy as np
+
     return np.ceil(value)
 
 
 def sqrt(value: Number) -> Number:
     """Square root."""
-    return value ** 0.5
+    return value**0.5
 
 
 def log2_floor(value: Number) -> Number:
@@ -34,6 +36,7 @@ def log2_floor(value: Number) -> Number:
     if not is_array(value):
         return float(math.floor(math.log2(value)))
     import numpy as np
+
     return np.floor(np.log2(value))
 
 
@@ -42,6 +45,7 @@ def maximum(first: Number, second: Number) -> Number:
     if not is_array(first, second):
         return max(first, second)
     import numpy as np
+
     return np.maximum(first, second)
 
 
@@ -50,6 +54,7 @@ def minimum(first: Number, second: Number) -> Number:
     if not is_array(first, second):
         return min(first, second)
     import numpy as np
+
     return np.minimum(first, second)
 
 
@@ -58,6 +63,7 @@ def where(condition: Number, then: Number, otherwise: Number) -> Number:
     if not is_array(condition, then, otherwise):
         return then if condition else otherwise
     import numpy as np
+
     return np.where(condition, then, otherwise)
 
 

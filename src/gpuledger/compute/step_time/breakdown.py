@@ -1,4 +1,5 @@
 """The seconds of one optimizer step, every term by name; they add up to the step."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
@@ -6,14 +7,19 @@ from dataclasses import dataclass, fields
 from .arithmetic import Number
 
 COMPUTE = ("gemm", "attention", "pointwise", "recompute", "head", "host_wait", "accumulation")
-COMMUNICATION = ("tensor_parallel", "context_parallel", "zero_gathers", "pipeline_sends",
-                 "data_parallel")
+COMMUNICATION = (
+    "tensor_parallel",
+    "context_parallel",
+    "zero_gathers",
+    "pipeline_sends",
+    "data_parallel",
+)
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Seconds per step on the slowest pipeline stage. What runs beside something else counts only as
-    far as it is seen."""
+    """Seconds per step on the slowest pipeline stage. What runs beside something else counts only
+    as far as it is seen."""
 
     gemm: Number
     """Matrix products of the layers, forward and backward."""

@@ -2,9 +2,10 @@
 
 NCCL computes such a time for every algorithm and protocol and takes the smallest
 (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime). The latencies and each protocol's
-share of the bandwidth are its constants (presets/efficiency/nccl.yaml); the bandwidth itself is what
-large messages are measured to reach, a share of the link's or the network's rate.
+share of the bandwidth are its constants (presets/efficiency/nccl.yaml); the bandwidth itself is
+what large messages are measured to reach, a share of the link's or the network's rate.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -50,25 +51,30 @@ def bus_bytes_per_second(device: Device, group: Group) -> Number:
 
 
 def all_reduce_seconds(device: Device, group: Group, num_bytes: Number) -> Number:
-    """Sum of `num_bytes` over all ranks, at all ranks: ring or tree, whichever is faster. [T9] [T10]"""
+    """Sum of `num_bytes` over all ranks, at all ranks: ring or tree, whichever is faster. [T9]
+    [T10]"""
     bus = bus_bytes_per_second(device, group)
-    options = [ring_seconds(protocol, group, bus, num_bytes, passes=2)
-               for protocol in device.nccl.ring.values()]
-    options += [tree_seconds(device.nccl, name, group, bus, num_bytes)
-                for name in device.nccl.tree]
+    options = [
+        ring_seconds(protocol, group, bus, num_bytes, passes=2)
+        for protocol in device.nccl.ring.values()
+    ]
+    options += [tree_seconds(device.nccl, name, group, bus, num_bytes) for name in device.nccl.tree]
     return _fastest(options, group)
 
 
 def all_gather_seconds(device: Device, group: Group, num_bytes: Number) -> Number:
     """Every rank ends with all `num_bytes`, of which it had its part. [T9]"""
     bus = bus_bytes_per_second(device, group)
-    options = [ring_seconds(protocol, group, bus, num_bytes, passes=1)
-               for protocol in device.nccl.ring.values()]
+    options = [
+        ring_seconds(protocol, group, bus, num_bytes, passes=1)
+        for protocol in device.nccl.ring.values()
+    ]
     return _fastest(options, group)
 
 
 reduce_scatter_seconds = all_gather_seconds
-"""Every rank ends with its part of the sum of `num_bytes`: the same steps in the other direction. [T9]"""
+"""Every rank ends with its part of the sum of `num_bytes`: the same steps in the other direction.
+[T9]"""
 
 
 def all_to_all_seconds(device: Device, group: Group, num_bytes: Number) -> Number:
@@ -77,10 +83,18 @@ def all_to_all_seconds(device: Device, group: Group, num_bytes: Number) -> Numbe
     Its messages inside the node and to other nodes use different wires at the same time.
     """
     simple, n = device.nccl.ring["simple"], group.ranks
-    near = (group.ranks_per_node - 1) / n * num_bytes / (
-        device.link_share * device.link_bytes_per_second)
-    far = (n - group.ranks_per_node) / n * num_bytes / (
-        device.network_share * device.network_bytes_per_second)
+    near = (
+        (group.ranks_per_node - 1)
+        / n
+        * num_bytes
+        / (device.link_share * device.link_bytes_per_second)
+    )
+    far = (
+        (n - group.ranks_per_node)
+        / n
+        * num_bytes
+        / (device.network_share * device.network_bytes_per_second)
+    )
     far_latency = simple.base_seconds + simple.network_seconds
     near_latency = simple.base_seconds + simple.link_seconds
     seconds = where(group.inside, near_latency + near, far_latency + maximum(near, far))
@@ -91,26 +105,37 @@ def send_seconds(device: Device, stride: Number, gpus_per_node: int, num_bytes: 
     """One message from a rank to the one `stride` ranks later: over the link, or one NIC. [T11]"""
     simple = device.nccl.ring["simple"]
     inside = 2 * stride <= gpus_per_node
-    wire = where(inside, device.link_share * device.link_bytes_per_second,
-                 minimum(device.network_share * device.network_bytes_per_second,
-                         device.link_share * device.link_bytes_per_second))
+    wire = where(
+        inside,
+        device.link_share * device.link_bytes_per_second,
+        minimum(
+            device.network_share * device.network_bytes_per_second,
+            device.link_share * device.link_bytes_per_second,
+        ),
+    )
     latency = simple.base_seconds + where(inside, simple.link_seconds, simple.network_seconds)
     return latency + num_bytes / wire
 
 
-def ring_seconds(protocol: Protocol, group: Group, bus: Number, num_bytes: Number, *,
-                 passes: int) -> Number:
+def ring_seconds(
+    protocol: Protocol, group: Group, bus: Number, num_bytes: Number, *, passes: int
+) -> Number:
     """passes x (n - 1) steps around the ring, each with 1/n of the bytes. [T9]
 
-    passes: 2 for an all-reduce (a reduce-scatter and an all-gather), else 1. Of the steps that every
-    part makes, passes x (nodes - 1) cross the network.
+    passes: 2 for an all-reduce (a reduce-scatter and an all-gather), else 1. Of the steps that
+    every part makes, passes x (nodes - 1) cross the network.
     """
     n = group.ranks
     steps = passes * (n - 1)
     network_steps = passes * (group.nodes - 1)
-    latency = (protocol.base_seconds + (steps - network_steps) * protocol.link_seconds
-               + network_steps * protocol.network_seconds)
-    return latency + steps / n * num_bytes / limited(protocol, group, protocol.bandwidth_share * bus)
+    latency = (
+        protocol.base_seconds
+        + (steps - network_steps) * protocol.link_seconds
+        + network_steps * protocol.network_seconds
+    )
+    return latency + steps / n * num_bytes / limited(
+        protocol, group, protocol.bandwidth_share * bus
+    )
 
 
 def tree_seconds(nccl: Nccl, name: str, group: Group, bus: Number, num_bytes: Number) -> Number:
@@ -122,7 +147,8 @@ def tree_seconds(nccl: Nccl, name: str, group: Group, bus: Number, num_bytes: Nu
     protocol = nccl.tree[name]
     latency = protocol.base_seconds + 2 * (
         (group.ranks_per_node - 1) * protocol.link_seconds
-        + log2_floor(group.nodes) * protocol.network_seconds)
+        + log2_floor(group.nodes) * protocol.network_seconds
+    )
     share = protocol.bandwidth_share * _correction(protocol.correction, num_bytes)
     return latency + 2 * num_bytes / limited(protocol, group, share * bus)
 
@@ -143,6 +169,7 @@ def _correction(table: list[float], num_bytes: Number) -> Number:
     if not is_array(doublings):
         return table[int(doublings)] if doublings < last else 1.0
     import numpy as np
+
     return np.array([*table, 1.0])[np.minimum(doublings, last).astype(int)]
 
 

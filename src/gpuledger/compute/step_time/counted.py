@@ -1,8 +1,10 @@
 """Kernels and memory traffic of PyTorch's own operators, counted from the step program.
 
-The program knows each operator's reads, writes, saved tensors and gradients; what they move is the bytes
-of those tensors. Products and fused attention kernels are timed elsewhere and only counted as launches.
+The program knows each operator's reads, writes, saved tensors and gradients; what they move is the
+bytes of those tensors. Products and fused attention kernels are timed elsewhere and only counted as
+launches.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -23,8 +25,11 @@ from .inputs import Counted, Traffic
 
 def counted(model: Model, training: Training, *, tp: int = 1, cp: int = 1) -> Counted:
     """One micro-batch on one rank. Raises InputError where sizes do not divide."""
-    return Counted(block_traffic(model, training, tp=tp, cp=cp),
-                   head_traffic(model, training, tp=tp, cp=cp), training.loss == "chunked")
+    return Counted(
+        block_traffic(model, training, tp=tp, cp=cp),
+        head_traffic(model, training, tp=tp, cp=cp),
+        training.loss == "chunked",
+    )
 
 
 def block_traffic(model: Model, training: Training, *, tp: int = 1, cp: int = 1) -> Traffic:
@@ -71,19 +76,24 @@ def computes_elsewhere(op: Op) -> bool:
 
 
 def forward_of(op: Op) -> tuple[int, int]:
-    """(bytes, kernels): every read and every write that is no view; temporaries are written and read."""
+    """(bytes, kernels): every read and every write that is no view; temporaries are written and
+    read."""
     written = [t for t in op.writes if t.view_of is None]
     if not written:
         return 0, 0
     if computes_elsewhere(op):
         return 0, 1
-    temporaries = [m.tensor for m in op.forward_moves if m.tensor not in op.writes
-                   and m.tensor.role != "scratch"]
+    temporaries = [
+        m.tensor
+        for m in op.forward_moves
+        if m.tensor not in op.writes and m.tensor.role != "scratch"
+    ]
     return total_bytes((*op.reads, *written, *temporaries)), 1
 
 
 def backward_of(op: Op) -> tuple[int, int]:
-    """(bytes, kernels): the incoming gradient, what was saved, what is written, temporaries read back."""
+    """(bytes, kernels): the incoming gradient, what was saved, what is written, temporaries read
+    back."""
     moved, summed = touched(op.backward), touched(op.reduce)
     new = [t for t in op.gradients.values() if isinstance(t, Tensor)]
     if not new:
@@ -96,7 +106,8 @@ def backward_of(op: Op) -> tuple[int, int]:
 
 
 def touched(script: Script) -> list[Tensor]:
-    """What a node allocates (and writes) or frees (and has read), for a contiguous incoming gradient."""
+    """What a node allocates (and writes) or frees (and has read), for a contiguous incoming
+    gradient."""
     moves = script(None) if callable(script) else script
     return [move.tensor for move in moves if move.tensor.role != "scratch"]
 

@@ -1,4 +1,5 @@
 """Efficiency data: by GPU, by architecture, by software, and NCCL's constants."""
+
 from __future__ import annotations
 
 from dataclasses import fields
@@ -34,11 +35,14 @@ def architecture_of(gpu: Gpu) -> str:
 
 
 def efficiency_of(gpu: Gpu) -> Efficiency:
-    """What the GPU's own record measured, over the best products known of it, over its architecture."""
+    """What the GPU's own record measured, over the best products known of it, over its
+    architecture."""
     architecture = validated(Efficiency, data("architectures")[architecture_of(gpu)])
     best = data("gpus")["best_matmul_flops_per_second"].get(gpu.name, {})
-    known = Efficiency(best_matmul_flops_per_second={k: float(v) for k, v in best.items()},
-                       sources={"best_matmul_flops_per_second": data("gpus")["source"]} if best else {})
+    known = Efficiency(
+        best_matmul_flops_per_second={k: float(v) for k, v in best.items()},
+        sources={"best_matmul_flops_per_second": data("gpus")["source"]} if best else {},
+    )
     found = known.over(architecture)
     return gpu.efficiency.over(found) if gpu.efficiency else found
 
@@ -50,11 +54,13 @@ def nccl() -> Nccl:
 
 
 def software(profile: str, *, host_seconds: float, **changes: Any) -> Software:
-    """A profile of presets/efficiency/frameworks.yaml on a host. Raises InputError if there is none."""
+    """A profile of presets/efficiency/frameworks.yaml on a host. Raises InputError if there is
+    none."""
     profiles = data("frameworks")
     if profile not in profiles:
-        raise InputError(f"there is no software profile {profile!r}",
-                         f"use one of {', '.join(profiles)}")
+        raise InputError(
+            f"there is no software profile {profile!r}", f"use one of {', '.join(profiles)}"
+        )
     known = {field.name for field in fields(Software)}
     values = {key: value for key, value in profiles[profile].items() if key in known}
     return Software(**{**values, "host_seconds": host_seconds, **changes})

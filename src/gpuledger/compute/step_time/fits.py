@@ -1,4 +1,6 @@
-"""From measured kernels to efficiency curves: the inverse of gemm.py, attention.py and pointwise.py."""
+"""From measured kernels to efficiency curves: the inverse of gemm.py, attention.py and
+pointwise.py."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ class ProductSample:
 
 @dataclass(frozen=True)
 class ProductFit:
-    """The GEMM curve of one datatype, and its mean absolute error on the samples it was fitted to."""
+    """The GEMM curve of a datatype, and its mean absolute error on the samples it was fitted to."""
 
     best_flops_per_second: float
     sustained_share: float
@@ -53,16 +55,25 @@ def fit_products(samples: Sequence[ProductSample], device: Device) -> ProductFit
     best = max(sample.flops_per_second for sample in samples)
     measured = np.array([sample.seconds for sample in samples])
     m, n, k = (np.array([getattr(sample, name) for sample in samples]) for name in "mnk")
-    share, tile, loss = (grid.reshape(-1, 1) for grid in np.meshgrid(
-        SUSTAINED_GRID, TILE_GRID_SECONDS, QUANTISATION_GRID, indexing="ij"))
-    product = Product(device.products.dense_peak_flops_per_second, best, device.products.operand_bytes)
+    share, tile, loss = (
+        grid.reshape(-1, 1)
+        for grid in np.meshgrid(SUSTAINED_GRID, TILE_GRID_SECONDS, QUANTISATION_GRID, indexing="ij")
+    )
+    product = Product(
+        device.products.dense_peak_flops_per_second, best, device.products.operand_bytes
+    )
     # The three numbers are columns of candidates here, the samples are rows of each.
     candidates = replace(device, sustained_share=share, tile_seconds=tile, wave_quantisation=loss)
     predicted = product_seconds(candidates, m, n, k, product=product)
     errors = np.abs(predicted / measured - 1).mean(axis=1)
     index = int(np.argmin(errors))
-    return ProductFit(best, round(float(share[index, 0]), 4), float(tile[index, 0]),
-                      float(loss[index, 0]), float(errors[index]))
+    return ProductFit(
+        best,
+        round(float(share[index, 0]), 4),
+        float(tile[index, 0]),
+        float(loss[index, 0]),
+        float(errors[index]),
+    )
 
 
 @dataclass(frozen=True)
@@ -87,15 +98,25 @@ def fit_attention(samples: Sequence[AttentionSample], device: Device) -> Attenti
         ideal = fused_seconds(*shape_of(sample), unlimited)
         kernel = device.kernel_seconds
         forward.append((ideal.forward - kernel) / max(sample.forward_seconds - kernel, kernel))
-        backward.append((ideal.backward - 2 * kernel) / max(sample.backward_seconds - 2 * kernel, kernel))
+        backward.append(
+            (ideal.backward - 2 * kernel) / max(sample.backward_seconds - 2 * kernel, kernel)
+        )
     return AttentionRate(min(median(forward), 1.0), min(median(backward), 1.0))
 
 
 def shape_of(sample: AttentionSample) -> tuple[Decoder, Layout]:
     """A one-layer decoder that has this attention."""
     hidden = sample.num_heads * sample.head_dim
-    decoder = Decoder(1, hidden, sample.num_heads, sample.num_heads, sample.head_dim, 4 * hidden, 1,
-                      sample.seq_len)
+    decoder = Decoder(
+        1,
+        hidden,
+        sample.num_heads,
+        sample.num_heads,
+        sample.head_dim,
+        4 * hidden,
+        1,
+        sample.seq_len,
+    )
     return decoder, Layout(1, sample.batch, sample.batch)
 
 

@@ -1,4 +1,5 @@
 """Seconds of a matrix product: waves of tiles over the multiprocessors, or memory traffic."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -11,7 +12,8 @@ TILE_M, TILE_N = 256, 128
 
 
 class Passes(NamedTuple):
-    """Seconds of one operator: forward, and backward split into the input's and the weight's gradient."""
+    """Seconds of one operator: forward, and backward split into the input's and the weight's
+    gradient."""
 
     forward: Number
     input_gradient: Number
@@ -22,8 +24,11 @@ class Passes(NamedTuple):
         return self.input_gradient + self.weight_gradient
 
     def plus(self, other: Passes) -> Passes:
-        return Passes(self.forward + other.forward, self.input_gradient + other.input_gradient,
-                      self.weight_gradient + other.weight_gradient)
+        return Passes(
+            self.forward + other.forward,
+            self.input_gradient + other.input_gradient,
+            self.weight_gradient + other.weight_gradient,
+        )
 
 
 def softened_waves(tiles: Number, num_sms: int, quantisation: float) -> Number:
@@ -32,8 +37,16 @@ def softened_waves(tiles: Number, num_sms: int, quantisation: float) -> Number:
     return waves + quantisation * (ceil(waves) - waves)
 
 
-def product_seconds(device: Device, m: Number, n: Number, k: Number, *, batch: Number = 1,
-                    product: Product | None = None, out_bytes: int = 2) -> Number:
+def product_seconds(
+    device: Device,
+    m: Number,
+    n: Number,
+    k: Number,
+    *,
+    batch: Number = 1,
+    product: Product | None = None,
+    out_bytes: int = 2,
+) -> Number:
     """Seconds of `batch` products (m, k) x (k, n). [T1]
 
     Compute: waves x (a tile's FLOPs at the sustained rate of one multiprocessor + the tile's
@@ -51,11 +64,22 @@ def product_seconds(device: Device, m: Number, n: Number, k: Number, *, batch: N
     return maximum(compute, memory) + device.kernel_seconds
 
 
-def linear_seconds(device: Device, tokens: Number, outputs: Number, inputs: Number, *,
-                   batch: Number = 1, product: Product | None = None) -> Passes:
+def linear_seconds(
+    device: Device,
+    tokens: Number,
+    outputs: Number,
+    inputs: Number,
+    *,
+    batch: Number = 1,
+    product: Product | None = None,
+) -> Passes:
     """A linear layer: y = x W, then dx = dy W^T and dW = x^T dy. [T2]"""
+
     def seconds(m: Number, n: Number, k: Number) -> Number:
         return product_seconds(device, m, n, k, batch=batch, product=product)
 
-    return Passes(seconds(tokens, outputs, inputs), seconds(tokens, inputs, outputs),
-                  seconds(inputs, outputs, tokens))
+    return Passes(
+        seconds(tokens, outputs, inputs),
+        seconds(tokens, inputs, outputs),
+        seconds(inputs, outputs, tokens),
+    )

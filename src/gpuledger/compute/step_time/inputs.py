@@ -3,6 +3,7 @@
 All are plain records of numbers, so a field may also be a NumPy array (the planner's many layouts).
 Seconds, bytes, FLOPs, and bytes or FLOPs per second.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ class Decoder:
         """Elements of one layer's matrices; norms and biases move too little to matter."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         matrices = 3 if self.gated else 2
-        return self.hidden_size * (2 * q + 2 * kv) + matrices * self.hidden_size * self.ffn_hidden_size
+        return (
+            self.hidden_size * (2 * q + 2 * kv) + matrices * self.hidden_size * self.ffn_hidden_size
+        )
 
     @property
     def causal_pairs(self) -> Number:

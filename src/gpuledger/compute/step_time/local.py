@@ -1,4 +1,5 @@
 """Sizes of one rank: what tensor and context parallelism leave of a layer."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,4 +30,5 @@ class Local:
             key_value=kv_heads * decoder.head_dim,
             ffn=decoder.ffn_hidden_size / layout.tp,
             vocab=decoder.vocab_size / layout.tp,
-            sequences_times_heads=layout.micro_batch_size * decoder.num_heads / layout.tp)
+            sequences_times_heads=layout.micro_batch_size * decoder.num_heads / layout.tp,
+        )

@@ -1,4 +1,5 @@
 """Pipeline schedules: the bubble of each, and the messages between stages."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from .inputs import Decoder, Layout
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """One micro-batch through all layers of one stage: forward, the input's and the weight's gradient.
+    """One micro-batch through all layers of one stage: forward, the input's and the weight's
+    gradient.
 
     What cannot be split (collectives of the backward pass, recompute) counts as input gradient.
     """
@@ -46,7 +48,8 @@ def zb_h2(stage: StageSeconds, pp: Number, vpp: Number) -> Number:
 
 
 def zb_v(stage: StageSeconds, pp: Number, vpp: Number) -> Number:
-    """Two chunks in a V, with 1F1B's memory: no bubble where F = B = W; else ZB-H2's as a bound. [T13]"""
+    """Two chunks in a V, with 1F1B's memory: no bubble where F = B = W; else ZB-H2's as a bound.
+    [T13]"""
     return zb_h2(stage, pp, vpp)
 
 
@@ -59,15 +62,23 @@ def dualpipe(stage: StageSeconds, pp: Number, vpp: Number) -> Number:
 
 
 SCHEDULES: dict[str, Callable[[StageSeconds, Number, Number], Number]] = {
-    "1f1b": one_forward_one_backward, "gpipe": one_forward_one_backward,
-    "interleaved": interleaved, "zb-h1": zb_h1, "zb-h2": zb_h2, "zb-v": zb_v, "dualpipe": dualpipe}
+    "1f1b": one_forward_one_backward,
+    "gpipe": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-v": zb_v,
+    "dualpipe": dualpipe,
+}
 
 
 def bubble_seconds(schedule: str, stage: StageSeconds, pp: Number, vpp: Number) -> Number:
-    """Seconds of a step in which a stage waits for others. Raises InputError for an unknown schedule."""
+    """Seconds of a step in which a stage waits for others. Raises InputError for an unknown
+    schedule."""
     if schedule not in SCHEDULES:
-        raise InputError(f"there is no pipeline schedule {schedule!r}",
-                         f"use one of {', '.join(SCHEDULES)}")
+        raise InputError(
+            f"there is no pipeline schedule {schedule!r}", f"use one of {', '.join(SCHEDULES)}"
+        )
     return SCHEDULES[schedule](stage, pp, vpp)
 
 
@@ -75,7 +86,8 @@ def layers_of_stage(decoder: Decoder, layout: Layout) -> tuple[Number, Number]:
     """Layers of a middle stage, and whether first and last stage are one layer short. [T15]
 
     A stack that divides only with two layers more leaves room for embedding and head, as Megatron
-    and Zero Bubble do it. Otherwise the layers are spread evenly, in fractions where they do not divide.
+    and Zero Bubble do it. Otherwise the layers are spread evenly, in fractions where they do not
+    divide.
     """
     L, p = decoder.num_layers, layout.pp
     short = both(L % p != 0, (L + 2) % p == 0)
@@ -83,6 +95,6 @@ def layers_of_stage(decoder: Decoder, layout: Layout) -> tuple[Number, Number]:
 
 
 def slowest_stage_seconds(stage: Number, layer: Number, head: Number, short: Number) -> Number:
-    """The stage that every micro-batch waits for: the last one with the head, or a middle one where the
-    last is a layer short. [T15]"""
+    """The stage that every micro-batch waits for: the last one with the head, or a middle one where
+    the last is a layer short. [T15]"""
     return where(short, maximum(stage, stage - layer + head), stage + head)

@@ -1,4 +1,5 @@
 """Seconds of everything that is bound by memory traffic: norms, residuals, activations, casts."""
+
 from __future__ import annotations
 
 from .arithmetic import Number
@@ -7,7 +8,8 @@ from .inputs import Decoder, Device, Layout, Software
 from .local import Local
 
 FORWARD_KERNELS, BACKWARD_KERNELS = 7, 12
-"""Pointwise kernels of a layer: two norms, two residuals, activation, position encoding, transpose."""
+"""Pointwise kernels of a layer: two norms, two residuals, activation, position encoding, transpose.
+"""
 RESIDUAL_BYTES = 12.0
 """Both residual additions: each reads two and writes one element of 2 bytes."""
 DROPOUT_BYTES = 2.0
@@ -28,12 +30,17 @@ def stream_seconds(device: Device, moved_bytes: Number, kernels: Number = 0) -> 
     return moved_bytes / sustained + kernels * device.kernel_seconds
 
 
-def pointwise_seconds(decoder: Decoder, layout: Layout, device: Device, software: Software) -> Passes:
+def pointwise_seconds(
+    decoder: Decoder, layout: Layout, device: Device, software: Software
+) -> Passes:
     """Seconds of one layer's pointwise operators, one micro-batch, one rank. [T4]"""
     if software.counted is not None:
         layer = software.counted.layer
-        return Passes(stream_seconds(device, layer.forward_bytes, layer.forward_kernels),
-                      stream_seconds(device, layer.backward_bytes, layer.backward_kernels), 0.0)
+        return Passes(
+            stream_seconds(device, layer.forward_bytes, layer.forward_kernels),
+            stream_seconds(device, layer.backward_bytes, layer.backward_kernels),
+            0.0,
+        )
     local = Local.of(decoder, layout)
     forward = traffic_bytes(decoder, layout, local, software)
     casts = software.weight_cast_bytes * decoder.layer_weights / layout.tp
@@ -41,7 +48,8 @@ def pointwise_seconds(decoder: Decoder, layout: Layout, device: Device, software
     return Passes(
         stream_seconds(device, forward + quantised_forward + casts, FORWARD_KERNELS),
         stream_seconds(device, BACKWARD_TRAFFIC * forward + quantised_backward, BACKWARD_KERNELS),
-        0.0)
+        0.0,
+    )
 
 
 def traffic_bytes(decoder: Decoder, layout: Layout, local: Local, software: Software) -> Number:
@@ -54,12 +62,16 @@ def traffic_bytes(decoder: Decoder, layout: Layout, local: Local, software: Soft
     residuals = RESIDUAL_BYTES + (DROPOUT_BYTES if software.dropout else 0.0)
     activation = GATED_BYTES if decoder.gated else ACTIVATION_BYTES
     positions = ROTARY_BYTES if decoder.rotary else TRANSPOSE_BYTES
-    return ((2 * software.norm_bytes + residuals) * stream + activation * local.tokens * local.ffn
-            + positions * local.tokens * (local.query + local.key_value))
+    return (
+        (2 * software.norm_bytes + residuals) * stream
+        + activation * local.tokens * local.ffn
+        + positions * local.tokens * (local.query + local.key_value)
+    )
 
 
 def quantised_bytes(decoder: Decoder, local: Local, software: Software) -> tuple[Number, Number]:
-    """Bytes that fp8 adds, forward (inputs of the four products) and backward (their gradients). [T4]"""
+    """Bytes that fp8 adds, forward (inputs of the four products) and backward (their gradients).
+    [T4]"""
     if not software.fp8:
         return 0.0, 0.0
     ups = 2 if decoder.gated else 1
