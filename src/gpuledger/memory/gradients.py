@@ -23,6 +23,11 @@ class LossScaler:
         self.found_inf = scalar("found_inf")
         self.unscaled = False
 
+    @staticmethod
+    def state() -> tuple[Tensor, Tensor]:
+        """The scale and the count of steps since it grew: made when the first loss is scaled."""
+        return scalar("loss scale"), scalar("growth tracker", "int32")
+
     def unscale(self) -> Moves:
         """The inverse scale through fp64, and copies of it and of found_inf for the device."""
         double, inverse = scalar("scale", "float64"), scalar("1 / scale", "float64")

@@ -36,10 +36,15 @@ def whole_run(run: Run, program: Program, steps: int) -> StepRunner:
                        for thread in ("forward", "backward"))
     runner = policy.runner(program, training, run.num_microbatches, workspaces)
     memory = runner.memory
-    for share in policy.parameters([(weight, 1) for weight in program.weights]):
-        memory.allocate(share.local.like(share.local.name), "parameters")
-    if model.tie_embeddings:                 # nn.Linear made a weight of its own before it was tied
-        memory.drop(memory.allocate(program.weights[0].like("untied head"), "parameters"))
+    made = [share.local.like(share.local.name)
+            for share in policy.parameters([(weight, 1) for weight in program.weights])]
+    # nn.Linear makes a weight of its own, before its bias and before it is tied.
+    untied = [program.weights[0].like("untied head")] if model.tie_embeddings else []
+    place = len(made) - model.bias.head
+    for tensor in (*made[:place], *untied, *made[place:]):
+        memory.allocate(tensor, "parameters")
+    for tensor in untied:
+        memory.drop_tensor(tensor)
     for table in tables(model, training):
         memory.allocate(table)
     for master in runner.masters or ():

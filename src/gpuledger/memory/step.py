@@ -36,6 +36,8 @@ class StepRunner:
 
     def step(self, *, first: bool = False) -> None:
         """Micro-batches, the update, zero_grad."""
+        if first and self.scaler:
+            self.timeline.scaler_state.extend(self.scaler.state())
         for number in range(self.num_microbatches):
             self.timeline.last_micro_batch = number == self.num_microbatches - 1
             self.timeline.micro_batch()

@@ -45,8 +45,10 @@ class Timeline:
             self.steps.append(Step(program.loss_scaling, None, None, None, []))
         self.uses = Counter(t for step in self.steps for t in step.op.gradients if t.parameter)
         self.grads: dict[Tensor, int] = {}
-        self.workspaces = list(workspaces)
+        self.in_backward = False
+        self.workspaces = dict(zip((False, True), workspaces, strict=False))
         self.kept_by_caller = {program.loss, program.logits}
+        self.scaler_state: list[Tensor] = []             # made when the first loss is scaled
         self.marks: list[tuple[int, str]] = []           # (number of events, instant that begins there)
         self.last_micro_batch = True                     # of its step
 
@@ -65,6 +67,9 @@ class Timeline:
             self.enter(step)
             if step.region and step.region not in self.checkpoints:
                 self.checkpoints[step.region] = self.memory.hold_all(step.region.arguments)
+            if step.op is self.program.loss_scaling:
+                self.memory.play((+tensor for tensor in self.scaler_state), "optimizer")
+                self.scaler_state.clear()
             self.forward(step, saving=not step.region)
         self.end_forward()
         self.mark("backward")
@@ -99,8 +104,8 @@ class Timeline:
     def run(self, op: Op, *, saving: bool) -> None:
         memory = self.memory
         memory.play(op.forward_moves)
-        if op.product and len(self.workspaces) == 2:
-            memory.allocate(self.workspaces.pop(0))
+        if op.product:
+            self.take_workspace()
         for tensor in op.writes:
             if tensor.view_of is not None:
                 number = memory.current.get(tensor.storage)
@@ -108,6 +113,12 @@ class Timeline:
                     memory.holders[number] += 1
         if saving and op.gradients:
             self.saved[op] = memory.hold_all(op.saves)
+
+    def take_workspace(self) -> None:
+        """The first product of a thread makes cuBLAS's workspace; recomputed ones are backward's."""
+        workspace = self.workspaces.pop(self.in_backward, None)
+        if workspace is not None:
+            self.memory.allocate(workspace)
 
     def release(self, tensors: Iterable[Tensor]) -> None:
         """Python lets go; the loss (and logits, where they are kept) stay with the caller."""
@@ -141,6 +152,7 @@ class Timeline:
     # ---- backward
     def backward(self) -> None:
         memory, loss = self.memory, self.program.backward_from
+        self.in_backward = True
         seed = memory.allocate(loss.gradient())
         self.pending[loss] = Buffer(memory.hold(seed), is_view=False)
         ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}   # who unpacks last
@@ -155,6 +167,7 @@ class Timeline:
             if region and ends[region] is op:
                 memory.drop(*self.checkpoints[region])
             self.hand_over()
+        self.in_backward = False
         self.end_backward()
         memory.drop(seed)
 
@@ -167,8 +180,8 @@ class Timeline:
         saved = self.saved.pop(op, [])
         moves = op.backward(incoming[0].strides) if callable(op.backward) else op.backward
         memory.play(moves[:1])
-        if op.product and self.workspaces:
-            memory.allocate(self.workspaces.pop())
+        if op.product and not op.only_forward_product:
+            self.take_workspace()
         memory.play(moves[1:])
         copies = self.copies_of_incoming(op, incoming)
         if step.region:                                  # what a checkpoint unpacks is local to the node

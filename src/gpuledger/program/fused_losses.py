@@ -28,6 +28,7 @@ def fused_linear_cross_entropy(tape: Tape, weights: LinearWeights, x: Tensor, ch
     gradients.update(zip(parameters, d_parameters, strict=True))
     forward = tuple(chunked_forward(sizes, loss, [dx, *d_parameters], tape.device))
     return tape.append(Op("linear_cross_entropy", (x, *parameters), (loss,), product=True,
+                          only_forward_product=True,
                           saves=(dx, *d_parameters), forward=forward, gradients=gradients,
                           flops=2 * rows * h * v, backward_flops=4 * rows * h * v, equation="S13"))
 

@@ -47,13 +47,15 @@ class Op:
     folded_output   the shape in which the function writes its output, where that is not the output's own:
                     the gradient is reshaped to it first, by a copy where strides allow no view
     product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
+    only_forward_product  its backward runs no product
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
     equation        row of docs/formulas.md
     """
 
     __slots__ = ("_forward_moves", "backward", "backward_flops", "equation",
-                 "flops", "folded_output", "follows", "gradients", "name", "only_recomputed", "product", "reads",
+                 "flops", "folded_output", "follows", "gradients", "name", "only_forward_product",
+                 "only_recomputed", "product", "reads",
                  "reduce", "saves", "writes")
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
@@ -61,7 +63,7 @@ class Op:
                  backward: Script = (), reduce: Script = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
                  folded_output: Shape | None = None,
-                 product: bool = False,
+                 product: bool = False, only_forward_product: bool = False,
                  only_recomputed: bool = False,
                  flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
         self.name = name
@@ -75,6 +77,7 @@ class Op:
         self.follows = follows
         self.folded_output = folded_output
         self.product = product
+        self.only_forward_product = only_forward_product
         self.only_recomputed = only_recomputed
         self.flops = flops
         self.backward_flops = backward_flops
