@@ -9,13 +9,14 @@ from .compute.conventions import (
     hardware_flops_per_sequence,
     model_flops_by_convention,
 )
-from .compute.mfu import DTYPE_OF_PRODUCTS
 from .compute.parameters import parameter_counts
+from .compute.products import DTYPE_OF_PRODUCTS
 from .config.cautions import cautions
 from .config.run import Run
 from .errors import InputError, NotYetError, Problem
 from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
+from .memory.frameworks import unmodelled
 from .memory.peak import Live, Peak, StepPeak
 from .memory.peak_bytes import PeakBytes, peak_bytes
 from .memory.replayed import Replayed, replay_run
@@ -136,10 +137,7 @@ def refuse_unmodelled(run: Run) -> None:
                                     f"use {axis}=1; dp with zero_stage 0-3 is modelled"))
     if run.parallel.sequence_parallel:
         problems.append(Problem("sequence_parallel is not modelled yet", "leave it out"))
-    if run.parallel.framework not in (None, "single"):
-        problems.append(Problem(
-            f"framework = {run.parallel.framework}: its own buffers are not modelled yet",
-            "leave framework out: the states, gathers and activations alone, without its buffers"))
+    problems += unmodelled(run)
     if run.training.kernels != "torch":
         problems.append(Problem("kernels = fused is not modelled yet", "use kernels: torch"))
     if problems:

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.program.sizes import Size, ceil_div
-from gpuledger.program.tensor import Tensor
+from gpuledger.program.sizes import Size, ceil_div, uniformly
+from gpuledger.program.tensor import Move, Tensor
 
 from .update_rules import Moves
 
@@ -16,10 +16,14 @@ def scalar(name: str, dtype: str = "float32") -> Tensor:
 
 
 class LossScaler:
-    """torch.amp.GradScaler's tensors, all on the GPU. Ref: torch/amp/grad_scaler.py. [O14]"""
+    """torch.amp.GradScaler's tensors, all on the GPU. Ref: torch/amp/grad_scaler.py. [O14]
 
-    def __init__(self, fused: bool):
-        self.fused = fused                               # the optimizer unscales in its own kernel
+    fused: the optimizer unscales in its own kernel. reduced: ranks agree on found_inf (DTensor).
+    """
+
+    def __init__(self, fused: bool, reduced: bool = False):
+        self.fused = fused
+        self.reduced = reduced
         self.found_inf = scalar("found_inf")
         self.unscaled = False
 
@@ -39,7 +43,11 @@ class LossScaler:
     def check(self, inverse: Tensor) -> Moves:
         """Looks for inf; one copy of found_inf stays until `update`."""
         zero, copy = scalar("found_inf of all"), scalar("1 / scale of the device")
-        yield from (+zero, +self.found_inf, +copy, -copy, -inverse, -zero)
+        yield from (+zero, +self.found_inf, +copy)
+        if self.reduced:
+            of_all_ranks = scalar("found_inf of all ranks")
+            yield from (+of_all_ranks, -of_all_ranks)
+        yield from (-copy, -inverse, -zero)
         self.unscaled = True
 
     def before_step(self) -> Moves:
@@ -66,19 +74,38 @@ class LossScaler:
 def clip(gradients: Sequence[Tensor]) -> Moves:
     """clip_grad_norm_: a norm per tensor, their stack, its norm, and the coefficient. [O15]
 
-    torch._foreach_norm sums chunks of 65,536 elements into an fp32 table, as wide as the largest tensor
-    needs. Ref: torch/nn/utils/clip_grad.py; ATen/native/cuda/ForeachReduceOp.cu.
+    Ref: torch/nn/utils/clip_grad.py.
+    """
+    dtype, count = gradients[0].dtype, len(gradients)
+    moves, norms = foreach_norm(gradients)
+    stack, total = Tensor("stack of norms", (count,), dtype, "scratch"), scalar("total norm", dtype)
+    yield from (*moves, +stack, +total, -stack)
+    yield from (-norm for norm in norms)
+    yield from coefficient(total)
+
+
+def foreach_norm(gradients: Sequence[Tensor]) -> tuple[list[Move], list[Tensor]]:
+    """torch._foreach_norm: its moves, and the norms that stay.
+
+    Chunks of 65,536 elements are summed into fp32, as many per tensor as the largest tensor needs.
+    An empty tensor gets a zero in place of its norm. Ref: ATen/native/cuda/ForeachReduceOp.cu.
     """
     dtype, count = gradients[0].dtype, len(gradients)
     chunks: Size = max(ceil_div(gradient.numel, NORM_CHUNK) for gradient in gradients)
     table = Tensor("norms of chunks", (count, chunks), "float32", "scratch")
     norms = [scalar("norm", dtype) for _ in gradients]
-    stack, total = Tensor("stack of norms", (count,), dtype, "scratch"), scalar("total norm", dtype)
-    shifted, inverse, coefficient, clamped = (
-        scalar(name, dtype) for name in ("norm + eps", "1 / norm", "coefficient", "clamped coefficient"))
-    yield +table
-    yield from (+norm for norm in norms)
-    yield from (-table, +stack, +total, -stack)
-    yield from (-norm for norm in norms)
-    yield from (+shifted, +inverse, +coefficient, -inverse, -shifted, +clamped,
-                -coefficient, -clamped, -total)
+    zeros = [scalar("norm of nothing", dtype) for gradient in gradients
+             if uniformly(gradient.numel == 0)]
+    unused = norms[count - len(zeros):]
+    moves = [+table, *(+norm for norm in norms), *(+zero for zero in zeros), -table,
+             *(-norm for norm in unused)]
+    return moves, norms[:count - len(zeros)] + zeros
+
+
+def coefficient(total: Tensor) -> Moves:
+    """By which gradients are multiplied: clamped max_norm / (total + eps). Frees the total norm."""
+    shifted, inverse, factor, clamped = (
+        scalar(name, total.dtype)
+        for name in ("norm + eps", "1 / norm", "coefficient", "clamped coefficient"))
+    yield from (+shifted, +inverse, +factor, -inverse, -shifted, +clamped,
+                -factor, -clamped, -total)

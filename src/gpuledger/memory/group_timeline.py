@@ -23,12 +23,14 @@ class GroupTimeline(Timeline):
         self.positions: list[tuple[int, Step | None]] = []
         self.group: Part | None = None
 
-    def earlier_gradients(self) -> None:
-        """The gradients of earlier micro-batches (or kept ones) are there already."""
+    def earlier_gradients(self, *, kept: bool) -> None:
+        """The gradients of the step before (kept), or of earlier micro-batches, are there already."""
         memory = self.memory
         layers = self.program.tape.weight_layers
         for weight, layer in zip(self.program.weights, layers, strict=True):
             memory.layer = layer
+            if weight in self.grads:
+                continue
             self.grads[weight] = memory.allocate(self.earlier_gradient(weight), "gradients")
         memory.layer = None
 

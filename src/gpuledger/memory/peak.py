@@ -94,8 +94,10 @@ class StepPeak:
     def _walk(self) -> GroupTimeline:
         """The last micro-batch of a step: earlier gradients, or kept ones, are there already."""
         timeline = self.policy.timeline(self.program)
-        if self.run.num_microbatches > 1 or not self.training.set_to_none:
-            timeline.earlier_gradients()
+        if not self.training.set_to_none:
+            timeline.earlier_gradients(kept=True)
+        if self.run.num_microbatches > 1:
+            timeline.earlier_gradients(kept=False)
         timeline.micro_batch()
         return timeline
 
@@ -104,7 +106,7 @@ class StepPeak:
         runner = self.policy.runner(self.program, self.training,
                                     min(self.run.num_microbatches, DIFFERENT_MICRO_BATCHES))
         if not self.training.set_to_none:
-            runner.timeline.earlier_gradients()
+            runner.timeline.earlier_gradients(kept=True)
         runner.step()
         level, position = self._highest(runner.memory)
         live = self._live(runner.memory, position, runner.timeline)

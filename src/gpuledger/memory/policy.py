@@ -61,6 +61,11 @@ class Policy:
         return False
 
     @property
+    def reduces_found_inf(self) -> bool:
+        """The loss scaler's found_inf is reduced over ranks."""
+        return False
+
+    @property
     def walks_layers_once(self) -> bool:
         """Like layers behave alike, so that one stands for many (see memory/layers.py)."""
         return True

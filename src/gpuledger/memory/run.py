@@ -17,7 +17,7 @@ def steady_step(program: Program, training: Training, num_microbatches: int,
     """One step in steady state: what lives between steps is there, and not in the stream."""
     runner = policy.runner(program, training, num_microbatches)
     if not training.set_to_none:
-        runner.timeline.earlier_gradients()
+        runner.timeline.earlier_gradients(kept=True)
         runner.memory.events.clear()
     runner.step()
     return runner

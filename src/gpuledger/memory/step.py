@@ -31,7 +31,8 @@ class StepRunner:
                         if precision.master_dtype else None)
         self.optimizer = OptimizerStep(self.memory, self.masters or updated, training,
                                        program.tape.device)
-        self.scaler = (LossScaler(fused=training.optimizer_implementation == "fused")
+        fused = training.optimizer_implementation == "fused"
+        self.scaler = (LossScaler(fused, policy.reduces_found_inf)
                        if precision.loss_scaling else None)
 
     def step(self, *, first: bool = False) -> None:

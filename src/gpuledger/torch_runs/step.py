@@ -47,7 +47,9 @@ class Trainer:
         self.device_type = torch.device(device).type
         use_tf32(training.precision == "tf32")
         with default_dtype(WEIGHT_DTYPE[training.precision]):
-            self.network, self.called = divide(model, training, parallel, device)
+            self.wrapped = divide(model, training, parallel, device)
+        self.precision = training.precision if self.wrapped.autocasts else "fp32"
+        self.network, self.called = self.wrapped.network, self.wrapped.called
         shares_states = parallel.framework == "zero-redundancy-optimizer"
         self.optimizer = make_optimizer(self.network, training, shares_states=shares_states)
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
@@ -58,7 +60,8 @@ class Trainer:
 
     def step(self, observe: Observer = nobody) -> None:
         """All micro-batches, then the optimizer; calls `observe` with the name of each boundary."""
-        for _ in range(self.num_microbatches):
+        for number in range(self.num_microbatches):
+            self.wrapped.begin_micro_batch(last=number == self.num_microbatches - 1)
             self.micro_batch(observe)
         self.update()
         observe(OPTIMIZER)
@@ -67,7 +70,7 @@ class Trainer:
 
     def micro_batch(self, observe: Observer) -> None:
         """Forward and backward. The loss lives until the end, and so do kept logits."""
-        with autocast(self.training.precision, self.device_type):
+        with autocast(self.precision, self.device_type):
             if self.training.keep_logits:
                 loss, logits = self.called(self.tokens, self.targets)
             else:

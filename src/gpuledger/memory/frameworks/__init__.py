@@ -1,12 +1,34 @@
 """The frameworks: what each keeps of a model on one rank, and its own buffers."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpuledger.config.parallelism import Parallelism
+from gpuledger.config.run import Run
+from gpuledger.errors import Problem
 
 from ..policy import Policy
 from ..zero import Division
+from .fsdp2 import FSDP2, unmodelled_fsdp2
+
+MODELLED = (None, "single", "fsdp2")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
     """The policy of the rank that needs most, or of this one."""
+    if parallel.framework == "fsdp2":
+        options = parallel.fsdp2
+        return FSDP2(parallel.dp // options.replicate, parallel.zero_stage == 3, options,
+                     (rank or 0) % (parallel.dp // options.replicate))
     return Division(parallel.zero_stage, parallel.dp)
+
+
+def unmodelled(run: Run) -> Iterator[Problem]:
+    """What has no account yet, or what the framework itself does not do."""
+    training, parallel = run.training, run.parallel
+    if parallel.framework not in MODELLED:
+        yield Problem(
+            f"framework = {parallel.framework}: its own buffers are not modelled yet",
+            "leave framework out: the states, gathers and activations, without its buffers")
+    if parallel.framework == "fsdp2":
+        yield from unmodelled_fsdp2(training, parallel.fsdp2)
