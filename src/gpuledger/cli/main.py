@@ -1,10 +1,10 @@
 """The `gpuledger` command: parses, calls one function per command, and turns errors into two lines."""
-from __future__ import annotations
-
+import gc
 import os
 import sys
+from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -54,9 +54,9 @@ def estimate(
     seq_len: SeqLen = None, micro_batch: MicroBatch = None, global_batch: GlobalBatch = None,
     tp: Tp = None, pp: Pp = None, recompute: Recompute = None, set_: Set = None,
     convention: ConventionOption = "megatron",
-    alloc_conf: Annotated[Optional[str], typer.Option(
+    alloc_conf: Annotated[str | None, typer.Option(
         "--alloc-conf", help="PYTORCH_CUDA_ALLOC_CONF, for example expandable_segments:True")] = None,
-    events: Annotated[Optional[Path], typer.Option(
+    events: Annotated[Path | None, typer.Option(
         "--events", help="write the stream of allocations and frees as JSON lines")] = None,
     snapshot: Snapshot = None,
     explain: Annotated[bool, typer.Option("--explain", help="every entry with its formula")] = False,
@@ -80,11 +80,11 @@ def estimate(
 @app.command()
 def mfu(
     run: RunArgument,
-    tokens_per_second: Annotated[Optional[float], typer.Option(
+    tokens_per_second: Annotated[float | None, typer.Option(
         "--tokens-per-second", help="measured, of the whole run")] = None,
-    tokens_per_second_per_gpu: Annotated[Optional[float], typer.Option(
+    tokens_per_second_per_gpu: Annotated[float | None, typer.Option(
         "--tokens-per-second-per-gpu", help="measured, of one GPU")] = None,
-    step_seconds: Annotated[Optional[float], typer.Option(
+    step_seconds: Annotated[float | None, typer.Option(
         "--step-seconds", help="measured time of one optimizer step")] = None,
     gpu: Gpu = None, gpus: Gpus = None, precision: Precision = None, seq_len: SeqLen = None,
     global_batch: GlobalBatch = None, recompute: Recompute = None, set_: Set = None,
@@ -106,15 +106,15 @@ def mfu(
 @app.command()
 def sweep(
     run: RunArgument,
-    over: Annotated[Optional[list[str]], typer.Option(
+    over: Annotated[list[str] | None, typer.Option(
         "--over", metavar="KEY=A,B,C", help="vary this key; repeatable. Ranges: 1..8, 1024..32768*2")] = None,
     gpu: Gpu = None, gpus: Gpus = None, zero: Zero = None, precision: Precision = None,
     seq_len: SeqLen = None, micro_batch: MicroBatch = None, global_batch: GlobalBatch = None,
     tp: Tp = None, pp: Pp = None, recompute: Recompute = None, set_: Set = None,
     replay: Annotated[bool, typer.Option(
         "--replay", help="replay each run through the allocator, as estimate does (slower)")] = False,
-    csv: Annotated[Optional[Path], typer.Option("--csv", help="write all cells to this file")] = None,
-    chart: Annotated[Optional[Path], typer.Option(
+    csv: Annotated[Path | None, typer.Option("--csv", help="write all cells to this file")] = None,
+    chart: Annotated[Path | None, typer.Option(
         "--chart", help="write a heat map: .svg, .png or .pdf")] = None,
     json: Json = False,
 ) -> None:
@@ -134,7 +134,7 @@ def report(
     runs: Annotated[list[str], typer.Argument(
         metavar="RUN...", help="run files, run presets, model presets, or config.json files")],
     out: Annotated[Path, typer.Option("-o", "--out", help="folder for the report's files")],
-    over: Annotated[Optional[list[str]], typer.Option(
+    over: Annotated[list[str] | None, typer.Option(
         "--over", metavar="KEY=A,B,C", help="each run once per value of this key; repeatable")] = None,
     gpu: Gpu = None, gpus: Gpus = None, zero: Zero = None, precision: Precision = None,
     seq_len: SeqLen = None, micro_batch: MicroBatch = None, global_batch: GlobalBatch = None,
@@ -142,7 +142,7 @@ def report(
     md: Annotated[bool, typer.Option("--md", help="write report.md too")] = False,
     compare: Annotated[bool, typer.Option(
         "--compare", help="two runs side by side, differences first")] = False,
-    measured: Annotated[Optional[list[Path]], typer.Option(
+    measured: Annotated[list[Path] | None, typer.Option(
         "--measured", help="output of emulate or validate --json, for the parity chart")] = None,
 ) -> None:
     """Charts (SVG, PNG, PDF) and one self-contained HTML page."""
@@ -159,8 +159,8 @@ def report(
 
 @app.command()
 def presets(
-    kind: Annotated[Optional[str], typer.Argument(help="models, gpus, clusters or runs")] = None,
-    name: Annotated[Optional[str], typer.Argument(help="show this one")] = None,
+    kind: Annotated[str | None, typer.Argument(help="models, gpus, clusters or runs")] = None,
+    name: Annotated[str | None, typer.Argument(help="show this one")] = None,
     json: Json = False,
 ) -> None:
     """List what gpuledger knows, or show one preset with its source."""
@@ -176,6 +176,7 @@ app.command()(torch_commands.calibrate)
 
 def run() -> None:
     """The console script."""
+    gc.set_threshold(100_000)       # next to nothing that so short a process makes is garbage
     sys.exit(status_of(sys.argv[1:]))
 
 
@@ -183,7 +184,7 @@ def status_of(arguments: list[str]) -> int:
     """Run the command line and return its exit status: 0 answered, 1 does not fit, 2 wrong input."""
     arguments, program = split_program(arguments)
     try:
-        result = app(arguments, standalone_mode=False, obj=program)
+        result = app_for(arguments)(arguments, standalone_mode=False, obj=program)
         return result if isinstance(result, int) else 0
     except GpuledgerError as error:
         typer.echo(str(error), err=True)
@@ -198,6 +199,17 @@ def status_of(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def app_for(arguments: list[str]) -> typer.Typer:
+    """The app with the called command alone, since typer builds all that it knows; or with all of them."""
+    called = [known for known in app.registered_commands
+              if known.callback is not None and [known.callback.__name__] == arguments[:1]]
+    if not called:
+        return app
+    alone = copy(app)
+    alone.registered_commands = called
+    return alone
 
 
 def split_program(arguments: list[str]) -> tuple[list[str], list[str] | None]:

@@ -1,8 +1,7 @@
 """`emulate` and `validate`: the commands that run PyTorch, in processes of its own."""
-from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -21,7 +20,7 @@ from .options import (
     Zero,
 )
 
-OptionalRun = Annotated[Optional[str], typer.Argument(
+OptionalRun = Annotated[str | None, typer.Argument(
     metavar="[RUN]", help="run file, preset or config.json; or give a program after --")]
 
 
@@ -29,12 +28,12 @@ def emulate(
     context: typer.Context, run: OptionalRun = None, gpu: GpuOfEmulation = None, gpus: Gpus = None,
     zero: Zero = None, precision: Precision = None, seq_len: SeqLen = None, micro_batch: MicroBatch = None,
     global_batch: GlobalBatch = None, recompute: Recompute = None, set_: Set = None,
-    devices: Annotated[Optional[int], typer.Option(
+    devices: Annotated[int | None, typer.Option(
         "--devices", help="program: GPUs that the process sees")] = None,
-    world_size: Annotated[Optional[int], typer.Option(
+    world_size: Annotated[int | None, typer.Option(
         "--world-size", help="program: ranks of the process group")] = None,
     rank: Annotated[int, typer.Option("--rank", help="program: which of them this process is")] = 0,
-    stats: Annotated[Optional[Path], typer.Option("--stats", help="program: write the report as JSON")] = None,
+    stats: Annotated[Path | None, typer.Option("--stats", help="program: write the report as JSON")] = None,
     snapshot: Snapshot = None, json: Json = False,
 ) -> None:
     """Real PyTorch on a GPU that is not there: a run beside its estimate, or any program after --."""
@@ -61,11 +60,11 @@ def validate(
     run: OptionalRun = None, precision: Precision = None, seq_len: SeqLen = None,
     micro_batch: MicroBatch = None, global_batch: GlobalBatch = None, recompute: Recompute = None,
     set_: Set = None,
-    matrix: Annotated[Optional[str], typer.Option(
+    matrix: Annotated[str | None, typer.Option(
         "--matrix", help="file or preset of many runs: each in a process of its own")] = None,
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="matrix: folder of results; what is there is not run again")] = Path("validation"),
-    rehearse: Annotated[Optional[str], typer.Option(
+    rehearse: Annotated[str | None, typer.Option(
         "--rehearse", help="on an emulated GPU of this preset: everything but the times")] = None,
     json: Json = False,
 ) -> None:
@@ -89,9 +88,9 @@ def validate(
 
 
 def calibrate(
-    gpu: Annotated[Optional[str], typer.Option(
+    gpu: Annotated[str | None, typer.Option(
         "--gpu", help="preset or file that describes this GPU; left out, found by its name")] = None,
-    output: Annotated[Optional[Path], typer.Option(
+    output: Annotated[Path | None, typer.Option(
         "-o", "--output", help="the GPU file to write; left out, <preset>-calibrated.yaml")] = None,
     seconds: Annotated[float, typer.Option(
         "--seconds", min=0.1, max=600, help="how long each datatype's products run at the power limit")] = 15.0,

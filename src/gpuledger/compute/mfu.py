@@ -10,13 +10,8 @@ from ..config.training import Precision
 from ..errors import InputError
 from .convention_formulas import CONVENTIONS
 from .conventions import DEFAULT_CONVENTION, find_convention, sequence_flops
+from .products import DTYPE_OF_PRODUCTS
 from .sequence_flops import paper_selective_rerun_flops, rerun_flops
-
-DTYPE_OF_PRODUCTS: dict[Precision, str] = {
-    "fp32": "fp32", "tf32": "tf32", "fp16-mixed": "fp16",
-    "bf16-mixed": "bf16", "bf16": "bf16", "bf16-master": "bf16",
-}
-"""The datatype in which a precision's matrix products run: its dense peak is the denominator."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """`Gpu` and `Cluster`: the hardware, with a source for every number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import Field

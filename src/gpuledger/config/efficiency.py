@@ -4,12 +4,11 @@ A GPU's own record may hold what was measured on it (`gpuledger calibrate` write
 it does not hold comes from presets/efficiency/, by architecture and by GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
+from typing_extensions import Self
 
 from ..errors import Problem
 from .record import Record
@@ -31,7 +30,7 @@ class Efficiency(Record):
     """Efficiency curves of one GPU or architecture. Null: not known here."""
 
     best_matmul_flops_per_second: dict[str, Rate] = Field(
-        default_factory=dict, description="best measured matrix product by datatype, FLOP/s"
+        default={}, description="best measured matrix product by datatype, FLOP/s"
     )
     sustained_share: float | None = Field(
         default=None,
@@ -52,7 +51,7 @@ class Efficiency(Record):
         default=None, ge=0, le=1, description="the shortest kernel"
     )
     attention: dict[str, AttentionCeiling] = Field(
-        default_factory=dict, description="fused attention kernels by generation"
+        default={}, description="fused attention kernels by generation"
     )
     attention_half_length: float | None = Field(
         default=None,
@@ -96,7 +95,7 @@ class Efficiency(Record):
                     f"use one of {', '.join(DTYPES)}",
                 )
 
-    def over(self, base: Efficiency) -> Efficiency:
+    def over(self, base: Self) -> Self:
         """This one, and `base` where this one does not say."""
         given = {name: value for name, value in dict(self).items() if value is not None}
         for name in ("best_matmul_flops_per_second", "attention", "sources"):
@@ -120,7 +119,7 @@ class Protocol(Record):
         default=None, gt=0, description="most that the protocol reaches across nodes"
     )
     correction: list[Share] = Field(
-        default_factory=list, description="of the bandwidth, by doublings of 64 bytes"
+        default=[], description="of the bandwidth, by doublings of 64 bytes"
     )
 
 

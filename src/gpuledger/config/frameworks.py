@@ -1,7 +1,5 @@
 """Options of the data-parallel frameworks; every default is the framework's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

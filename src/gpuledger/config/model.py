@@ -1,7 +1,5 @@
 """`Model`: the architecture of a decoder, as program, reference modules and FLOPs read it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 

@@ -34,10 +34,14 @@ def list_presets(kind: str) -> list[str]:
     return sorted(path.stem for path in (presets_folder() / kind).glob("*.yaml"))
 
 
-@lru_cache(maxsize=len(KINDS))
+@lru_cache(maxsize=1)
+def _all_aliases() -> Values:
+    return read_file(presets_folder() / "aliases.yaml")
+
+
 def aliases(kind: str) -> dict[str, str]:
     """Short names of a kind and the preset that each stands for."""
-    return dict(read_file(presets_folder() / "aliases.yaml").get(kind, {}))
+    return dict(_all_aliases().get(kind, {}))
 
 
 def preset_path(kind: str, name: str) -> Path | None:

@@ -1,4 +1,8 @@
-"""The base of every configuration record: frozen, and strict about keys and types."""
+"""The base of every configuration record: frozen, and strict about keys and types.
+
+Modules that define records do not import `annotations` from `__future__`: pydantic would have to
+evaluate every annotation from its text, which took as long as reading all files of a run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """`Run`: everything that an answer depends on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import Field

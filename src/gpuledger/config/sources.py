@@ -29,8 +29,9 @@ def run_keys(source: Source) -> tuple[Values, Path | None]:
     name = str(source)
     if preset_path("runs", name) is not None:
         return without_source(read_preset("runs", name)), None
-    if preset_path("models", name) is not None:
-        return {"name": read_preset("models", name)["name"], "model": name}, None
+    model = preset_path("models", name)
+    if model is not None:
+        return {"name": model.stem, "model": name}, None
     raise unknown_preset(["runs", "models"], name)
 
 

@@ -1,7 +1,5 @@
 """`Training`: one optimizer step, as the user's script runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..advice import Advice
 from ..estimate import Estimate
 from .step_time import time_content
+
+if TYPE_CHECKING:
+    from ..advice import Advice
 
 SCHEMA_VERSION = 1
 

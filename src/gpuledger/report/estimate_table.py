@@ -1,11 +1,15 @@
 """The estimate as text: what is where, when the peak is, and whether it fits."""
 from __future__ import annotations
 
-from ..advice import Advice
+from typing import TYPE_CHECKING
+
 from ..config.training import EveryK
 from ..estimate import Estimate, Memory
 from ..units import count, gib, gib_cell, scaled
 from .step_time import time_lines
+
+if TYPE_CHECKING:
+    from ..advice import Advice
 
 BAR_WIDTH = 30
 

@@ -38,10 +38,11 @@ def draw_model(rng: random.Random, seq_len: int) -> Model:
                            2 * rng.randint(1, 64)])
     llama = rng.random() < 0.5
     width = head_dim * heads if rng.random() < 0.7 else 8 * rng.randint(4, 40)
-    sizes = {"num_layers": rng.randint(1, 4), "hidden_size": width, "num_heads": heads,
-             "num_kv_heads": kv if llama or rng.random() < 0.2 else heads, "head_dim": head_dim,
-             "ffn_hidden_size": rng.randint(16, 1600), "vocab_size": rng.randint(200, 8000),
-             "max_position_embeddings": seq_len + rng.randint(0, 9)}
+    sizes: dict[str, Any] = {
+        "num_layers": rng.randint(1, 4), "hidden_size": width, "num_heads": heads,
+        "num_kv_heads": kv if llama or rng.random() < 0.2 else heads, "head_dim": head_dim,
+        "ffn_hidden_size": rng.randint(16, 1600), "vocab_size": rng.randint(200, 8000),
+        "max_position_embeddings": seq_len + rng.randint(0, 9)}
     family = draw_llama(rng, head_dim) if llama else draw_gpt(rng, head_dim)
     options = draw_options(rng, seq_len)
     if family["positions"] == "alibi":
@@ -105,6 +106,7 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
                        "muon": ["for-loop"],
                        "adamw-8bit": ["for-loop"]}.get(optimizer, ["foreach", "fused", "for-loop"])
     micro_batches = rng.choice([1, 1, 2, 3])
+    chunked = loss in ("chunked", "fused_linear")
     return Training(
         seq_len=seq_len, micro_batch_size=batch, global_batch_size=batch * micro_batches,
         precision=precision, optimizer=optimizer,                  # type: ignore[arg-type]
@@ -114,7 +116,7 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
         attention=rng.choice(kernels),                             # type: ignore[arg-type]
         recompute=rng.choice(["none", "none", "full", "selective", EveryK(every=2)]),
         loss=loss,                                                 # type: ignore[arg-type]
-        **({"loss_chunks": min(rng.choice([2, 3, 8]), batch * seq_len)} if loss in ("chunked", "fused_linear") else {}),
+        loss_chunks=min(rng.choice([2, 3, 8]), batch * seq_len) if chunked else 8,
         rmsnorm_implementation=("composed" if model.norm == "rmsnorm" and rng.random() < 0.4
                                 else "fused"),
         gradient_clipping=rng.random() < 0.3, set_to_none=rng.random() < 0.8,
