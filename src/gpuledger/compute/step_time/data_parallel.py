@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .arithmetic import Number, maximum, minimum, where
 from .collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
 from .inputs import Decoder, Device, Layout, Software
 
 WEIGHT_BYTES = 2.0
 """Weights are gathered in 16 bit."""
+
+
+@dataclass(frozen=True)
+class RankGradients:
+    """What one rank reduces after the last micro-batch: elements, and the backward beside it."""
+
+    weights: Number
+    last_weights: Number
+    """Those of the first layer and the embedding, whose gradients are ready when backward ends."""
+    backward_seconds: Number
 
 
 def exposed_seconds(communication: Number, computing: Number, overlap_cost: Number) -> Number:
@@ -34,7 +46,9 @@ def shard_seconds(
     weights = decoder.layer_weights / layout.tp
     group = Group(layout.zero_group, layout.tp, layout.gpus_per_node)
     gather = all_gather_seconds(device, group, WEIGHT_BYTES * weights)
-    scatter = reduce_scatter_seconds(device, group, software.gradient_bytes * weights)
+    scatter = gather
+    if software.gradient_bytes != WEIGHT_BYTES:
+        scatter = reduce_scatter_seconds(device, group, software.gradient_bytes * weights)
     seconds = exposed_seconds(gather, forward, device.overlap_cost) + exposed_seconds(
         gather + scatter, backward, device.overlap_cost
     )
@@ -42,28 +56,33 @@ def shard_seconds(
 
 
 def gradient_seconds(
-    layout: Layout, device: Device, software: Software, rank_weights: Number, last_backward: Number
+    layout: Layout, device: Device, software: Software, rank: RankGradients
 ) -> Number:
     """Exposed seconds per step of the reduction of a rank's gradients. [T18]
 
     ZeRO 0: an all-reduce; 1 and 2: a reduce-scatter and the gather of the updated weights, the same
     bytes; 3: nothing, unless the shards are replicated (HSDP), whose peers all-reduce them. With
-    overlap it runs beside the last micro-batch's backward, `last_backward` seconds, but for the
-    last tenth: the bucket that is ready when backward ends.
+    overlap it runs beside the last micro-batch's backward, but for the gradients that only the end
+    of backward brings: those of the first layer and the embedding.
     """
-    ranks, group = layout.dp * layout.cp, layout.zero_group
-    num_bytes = software.gradient_bytes * rank_weights
+    ranks = layout.dp * layout.cp
+    num_bytes = software.gradient_bytes * rank.weights
     whole = all_reduce_seconds(device, Group(ranks, layout.tp, layout.gpus_per_node), num_bytes)
-    peers = Group(ranks / group, layout.tp * group, layout.gpus_per_node)
-    hybrid = all_reduce_seconds(device, peers, num_bytes / group)
-    communication = where(layout.zero_stage == 3, hybrid, whole)
-    computing = last_backward if software.overlaps_data_parallel else 0.0
-    return maximum(
-        communication - computing, LAST_BUCKET * communication
-    ) + device.overlap_cost * minimum(communication, computing)
+    communication = where(layout.zero_stage == 3, hybrid_seconds(layout, device, num_bytes), whole)
+    computing = rank.backward_seconds if software.overlaps_data_parallel else 0.0
+    last = rank.last_weights / rank.weights * communication
+    return maximum(communication - computing, last) + device.overlap_cost * minimum(
+        communication, computing
+    )
 
 
-LAST_BUCKET = 0.1
+def hybrid_seconds(layout: Layout, device: Device, num_bytes: Number) -> Number:
+    """The all-reduce of a rank's shard among its peers in the other groups; none without groups."""
+    if layout.shard_group is None:
+        return 0.0
+    group = layout.zero_group
+    peers = Group(layout.dp * layout.cp / group, layout.tp * group, layout.gpus_per_node)
+    return all_reduce_seconds(device, peers, num_bytes / group)
 
 
 def updated_weights(layout: Layout, rank_weights: Number) -> Number:

@@ -13,7 +13,13 @@ from .collectives import (
     reduce_scatter_seconds,
     send_seconds,
 )
-from .data_parallel import exposed_seconds, gradient_seconds, shard_seconds, updated_weights
+from .data_parallel import (
+    RankGradients,
+    exposed_seconds,
+    gradient_seconds,
+    shard_seconds,
+    updated_weights,
+)
 from .inputs import Decoder, Device, Layout, Software
 from .layer import HEAD_HOST_KERNELS, LayerSeconds, head_seconds, layer_seconds
 from .local import Local
@@ -171,7 +177,8 @@ def step_breakdown(
     head = maximum(shared.head, HEAD_HOST_KERNELS * software.host_seconds)
     stage = layers * one_layer + sends
     slowest = slowest_stage_seconds(stage, one_layer, head, short)
-    rank_weights = layers * weights + decoder.vocab_size / layout.tp * decoder.hidden_size
+    embedding = decoder.vocab_size / layout.tp * decoder.hidden_size
+    rank_weights = layers * weights + embedding
     optimizer = stream_seconds(
         device, software.optimizer_bytes * updated_weights(layout, rank_weights)
     )
@@ -189,7 +196,10 @@ def step_breakdown(
         zero_gathers=per_step * zero,
         pipeline_sends=n * sends,
         data_parallel=gradient_seconds(
-            layout, device, software, rank_weights, layers * layer.backward
+            layout,
+            device,
+            software,
+            RankGradients(rank_weights, weights + embedding, layers * layer.backward),
         ),
         bubble=pipeline_bubble(layout, layers, layer, shared, (one_layer, send)),
         optimizer=optimizer,
