@@ -24,8 +24,14 @@ namespace host_run {
 template <class... Parameters, class... Arguments>
 void launch_kernel(dim3 size, dim3 block, size_t shared_bytes, cudaStream_t,
                    void (*kernel)(Parameters...), Arguments&&... arguments) {
-  std::tuple<Parameters...> bound(std::forward<Arguments>(arguments)...);
-  launch(size, block, shared_bytes, [&] { std::apply(kernel, bound); });
+  struct Call {
+    void (*kernel)(Parameters...);
+    std::tuple<Parameters...> arguments;
+  } call{kernel, {std::forward<Arguments>(arguments)...}};
+  launch(
+      size, block, shared_bytes,
+      [](void* p) { std::apply(static_cast<Call*>(p)->kernel, static_cast<Call*>(p)->arguments); },
+      &call);
 }
 
 template <class T>

@@ -154,7 +154,7 @@ inline unsigned at_most(int64_t wanted, int64_t limit) {
 }
 // Threads for `work` items: a multiple of 32, so that small sizes start few threads.
 inline unsigned threads_for(int64_t work, int limit) {
-  return at_most(ceil_div(work, kWarp) * kWarp, limit);
+  return at_most(ceil_div(work < 1 ? 1 : work, kWarp) * kWarp, limit);
 }
 
 }  // namespace gpu

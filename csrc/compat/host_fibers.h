@@ -1,12 +1,15 @@
 // Every CUDA thread is a fiber of one OS thread. The schedule is adversarial: a warp runs as far as
 // it can before the next one starts, the largest skew a GPU could show.
+//
+// A fiber starts through ucontext, which asks the kernel for the signal mask at every switch; from
+// then on it goes by setjmp and longjmp, which do not.
 #pragma once
 #include "host_run.h"
 
 namespace host_run {
 
 struct Fibers {
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   Thread* current = nullptr;
   std::vector<uint64_t> slots, results;  // one per thread: what a shuffle sends, and what it reads
 };
@@ -16,12 +19,24 @@ inline Fibers& fibers() {
 }
 inline Thread& self() { return *fibers().current; }
 
+// Back to the scheduler, until it resumes this fiber.
+__attribute__((noinline)) inline void park(Thread& thread) {
+  if (!_setjmp(thread.parked)) _longjmp(fibers().scheduler, 1);
+}
+__attribute__((noinline)) inline void resume(Thread& thread) {
+  fibers().current = &thread;
+  if (_setjmp(fibers().scheduler)) return;
+  if (thread.started) _longjmp(thread.parked, 1);
+  thread.started = true;
+  setcontext(&thread.context);
+}
+
 inline void wait(State state, unsigned mask, const char* site) {
   Thread& thread = self();
   thread.mask = mask;
   thread.site = site;
   thread.state = state;
-  swapcontext(&thread.context, &fibers().scheduler);
+  park(thread);
 }
 inline void barrier(const char* site) { wait(State::at_barrier, 0, site); }
 
@@ -32,16 +47,24 @@ inline uint64_t exchange(unsigned mask, uint64_t value, unsigned source_lane, co
   return fibers().results[warp_base + source_lane];
 }
 
+// One fiber serves one thread of every block that follows.
 inline void fiber_main() {
-  grid().body();
-  self().state = State::done;
-  swapcontext(&self().context, &fibers().scheduler);
+  for (;;) {
+    grid().body(grid().arguments);
+    self().state = State::done;
+    park(self());
+  }
+}
+
+inline size_t end_of_warp(const Grid& g, size_t warp) {
+  const size_t end = (warp + 1) * kWarpSize;
+  return end < g.threads.size() ? end : g.threads.size();
 }
 
 // Whether every lane that `thread` names waits at the same collective.
 inline bool collective_is_complete(Grid& g, const Thread& thread) {
   const size_t base = thread.warp * kWarpSize;
-  const size_t lanes = std::min(kWarpSize, g.threads.size() - base);
+  const size_t lanes = end_of_warp(g, thread.warp) - base;
   for (unsigned lane = 0; lane < kWarpSize; ++lane) {
     if (!((thread.mask >> lane) & 1)) continue;
     const bool absent = lane >= lanes || g.threads[base + lane].state == State::done;
@@ -58,7 +81,7 @@ inline bool collective_is_complete(Grid& g, const Thread& thread) {
 }
 
 inline bool release_warp(Grid& g, size_t warp) {
-  const size_t base = warp * kWarpSize, end = std::min(base + kWarpSize, g.threads.size());
+  const size_t base = warp * kWarpSize, end = end_of_warp(g, warp);
   bool released = false;
   for (size_t i = base; i < end && g.error.empty(); ++i) {
     if (g.threads[i].state != State::at_warp_collective) continue;
@@ -79,8 +102,7 @@ inline void run_warp(Grid& g, size_t warp, const std::vector<size_t>& lane_order
     for (size_t lane : lane_order) {
       const size_t i = warp * kWarpSize + lane;
       if (i >= g.threads.size() || g.threads[i].state != State::ready) continue;
-      fibers().current = &g.threads[i];
-      swapcontext(&fibers().scheduler, &g.threads[i].context);
+      resume(g.threads[i]);
     }
   } while (release_warp(g, warp));
 }
@@ -111,15 +133,19 @@ inline bool release_barrier(Grid& g) {
   return true;
 }
 
-inline void run_block(Grid& g, uint64_t salt) {
+inline void create_fiber(Thread& thread) {
   constexpr size_t kStackBytes = 64 << 10;
+  thread.stack.resize(kStackBytes);
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = thread.stack.data();
+  thread.context.uc_stack.ss_size = kStackBytes;
+  thread.context.uc_link = nullptr;
+  makecontext(&thread.context, fiber_main, 0);
+}
+
+inline void run_block(Grid& g, uint64_t salt) {
   for (Thread& thread : g.threads) {
-    if (!thread.stack) thread.stack = std::make_unique<char[]>(kStackBytes);
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
-    thread.context.uc_stack.ss_size = kStackBytes;
-    thread.context.uc_link = nullptr;
-    makecontext(&thread.context, fiber_main, 0);
+    if (thread.stack.empty()) create_fiber(thread);
     thread.state = State::ready;
   }
   const size_t warps = (g.threads.size() + kWarpSize - 1) / kWarpSize;

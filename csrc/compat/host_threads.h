@@ -4,6 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <semaphore>
 #include <thread>
 #include "host_run.h"
 
@@ -84,18 +88,55 @@ inline uint64_t exchange(unsigned mask, uint64_t value, unsigned source_lane, co
   return result;
 }
 
-inline void run_block(Grid& g, uint64_t) {
-  meetings() = std::make_unique<Meetings>((g.threads.size() + kWarpSize - 1) / kWarpSize);
-  std::vector<std::thread> running;
-  for (Thread& thread : g.threads)
-    running.emplace_back([&g, &thread] {
-      current_thread = &thread;
-      try {
-        g.body();
-      } catch (const Abandoned&) {
+// OS threads that outlive a block: to start one costs more than to run it.
+class Workers {
+ public:
+  ~Workers() {
+    stopping_ = true;
+    for (Worker& worker : workers_) {
+      worker.wake.release();
+      worker.thread.join();
+    }
+  }
+  // Runs the grid's body once for each of its threads, and returns when all are done.
+  void run(Grid& g) {
+    while (workers_.size() < g.threads.size()) start();
+    for (size_t i = 0; i < g.threads.size(); ++i) {
+      workers_[i].cuda_thread = &g.threads[i];
+      workers_[i].wake.release();
+    }
+    for (size_t i = 0; i < g.threads.size(); ++i) workers_[i].done.acquire();
+  }
+
+ private:
+  struct Worker {
+    std::binary_semaphore wake{0}, done{0};
+    Thread* cuda_thread = nullptr;
+    std::thread thread;
+  };
+  void start() {
+    Worker& worker = workers_.emplace_back();
+    worker.thread = std::thread([this, &worker] {
+      for (;;) {
+        worker.wake.acquire();
+        if (stopping_) return;
+        current_thread = worker.cuda_thread;
+        try {
+          grid().body(grid().arguments);
+        } catch (const Abandoned&) {
+        }
+        worker.done.release();
       }
     });
-  for (std::thread& thread : running) thread.join();
+  }
+  std::deque<Worker> workers_;  // a deque: workers never move
+  std::atomic<bool> stopping_{false};
+};
+
+inline void run_block(Grid& g, uint64_t) {
+  static Workers workers;
+  meetings() = std::make_unique<Meetings>((g.threads.size() + kWarpSize - 1) / kWarpSize);
+  workers.run(g);
 }
 
 }  // namespace host_run

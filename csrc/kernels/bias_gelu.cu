@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) run(Arguments a) {
 template <class T, class Arguments>
 void launch(Arguments a, int64_t slices, bool pointers_aligned, void* stream) {
   constexpr int V = kVectorWidth<T>;
-  if (a.rows == 0 || a.cols == 0) slices = 0;
+  if (a.cols == 0) slices = 0;  // without rows, the partial sums still have to become 0
   const bool vector = pointers_aligned && (a.rows == 1 || a.cols % V == 0);
   const int64_t packs = vector ? ceil_div(a.cols, V) : a.cols;
   const unsigned threads = threads_for(packs, kThreads);

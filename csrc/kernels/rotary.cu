@@ -31,7 +31,11 @@ __device__ __forceinline__ void pairs(const Rotary& a, const T* x, T* y, int64_t
   const acc_t<T>* const cosine = static_cast<const acc_t<T>*>(a.cosine) + table + i;
   const acc_t<T>* const sine = static_cast<const acc_t<T>*>(a.sine) + table + i;
   Pack<T, N> first, second;
-  if constexpr (INTERLEAVED) {
+  if constexpr (INTERLEAVED && N == 1) {  // an unaligned pair must not be loaded as one
+    first.v[0] = x[2 * i], second.v[0] = x[2 * i + 1];
+    rotate<T, N>(first, second, cosine, sine, a.conjugate);
+    y[2 * i] = first.v[0], y[2 * i + 1] = second.v[0];
+  } else if constexpr (INTERLEAVED) {
     Pack<T, 2 * N> both = load<T, 2 * N>(x + 2 * i);
 #pragma unroll
     for (int k = 0; k < N; ++k) first.v[k] = both.v[2 * k], second.v[k] = both.v[2 * k + 1];

@@ -5,14 +5,15 @@ operators save the inputs and the weight only, and recompute the output in backw
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import Library, register_autograd, register_fake
+from torch.library import Library, register_autograd
 from torch.nn.functional import linear
 
-from gpuledger.torch_runs.kernels.shapes import dense_like
+from gpuledger.torch_runs.kernels.shapes import dense_like, register_shapes
 
 
 def bias_gelu(ops: Any, x: Tensor, bias: Tensor | None, tanh: bool) -> Tensor:
@@ -43,33 +44,69 @@ def swiglu_linear(ops: Any, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 _libraries: list[Library] = []              # an operator lives as long as its Library
 
 
+def _bias_gelu_shape(x: Tensor, bias: Tensor | None, tanh: bool) -> Tensor:
+    return dense_like(x)
+
+
+def _bias_gelu_backward_shape(dy: Tensor, x: Tensor, bias: Tensor | None,
+                              tanh: bool) -> tuple[Tensor, Tensor]:
+    return dense_like(x), x.new_empty(0 if bias is None else len(bias))
+
+
+def _swiglu_shape(gate: Tensor, up: Tensor) -> Tensor:
+    return dense_like(gate)
+
+
+def _swiglu_backward_shape(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    return dense_like(gate), dense_like(up)
+
+
+def _bias_gelu_linear_shape(x: Tensor, bias: Tensor | None, down: Tensor,
+                            down_bias: Tensor | None, tanh: bool) -> Tensor:
+    return x.new_empty(*x.shape[:-1], down.shape[0])
+
+
+def _bias_gelu_linear_backward_shape(dout: Tensor, x: Tensor, bias: Tensor | None, down: Tensor,
+                                     with_down_bias: bool, tanh: bool) -> tuple[Tensor, ...]:
+    return (dense_like(x), x.new_empty(0 if bias is None else len(bias)), dense_like(down),
+            down.new_empty(down.shape[0] * with_down_bias))
+
+
+def _swiglu_linear_shape(gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return gate.new_empty(*gate.shape[:-1], down.shape[0])
+
+
+def _swiglu_linear_backward_shape(dout: Tensor, gate: Tensor, up: Tensor,
+                                  down: Tensor) -> tuple[Tensor, ...]:
+    return dense_like(gate), dense_like(up), dense_like(down)
+
+
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "bias_gelu": _bias_gelu_shape,
+    "bias_gelu_backward": _bias_gelu_backward_shape,
+    "swiglu": _swiglu_shape,
+    "swiglu_backward": _swiglu_backward_shape,
+    "bias_gelu_linear": _bias_gelu_linear_shape,
+    "bias_gelu_linear_backward": _bias_gelu_linear_backward_shape,
+    "swiglu_linear": _swiglu_linear_shape,
+    "swiglu_linear_backward": _swiglu_linear_backward_shape,
+}
+
+
 def register(namespace: str) -> None:
     """Shape and gradient rules, and the operators that are made of a kernel and matmuls."""
     ops = getattr(torch.ops, namespace)
     library = Library(namespace, "FRAGMENT")
     _libraries.append(library)
-    _register_activations(namespace, ops)
-    _define_bias_gelu_linear(library, namespace, ops)
-    _define_swiglu_linear(library, namespace, ops)
+    _define_bias_gelu_linear(library, ops)
+    _define_swiglu_linear(library, ops)
+    register_shapes(namespace, _SHAPES)
+    _register_gradients(namespace, ops)
+    _register_bias_gelu_linear_gradient(namespace, ops)
+    _register_swiglu_linear_gradient(namespace, ops)
 
 
-def _register_activations(namespace: str, ops: Any) -> None:
-    @register_fake(f"{namespace}::bias_gelu")
-    def _(x: Tensor, bias: Tensor | None, tanh: bool) -> Tensor:
-        return dense_like(x)
-
-    @register_fake(f"{namespace}::bias_gelu_backward")
-    def _(dy: Tensor, x: Tensor, bias: Tensor | None, tanh: bool) -> tuple[Tensor, Tensor]:
-        return dense_like(x), x.new_empty(0 if bias is None else len(bias))
-
-    @register_fake(f"{namespace}::swiglu")
-    def _(gate: Tensor, up: Tensor) -> Tensor:
-        return dense_like(gate)
-
-    @register_fake(f"{namespace}::swiglu_backward")
-    def _(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        return dense_like(gate), dense_like(up)
-
+def _register_gradients(namespace: str, ops: Any) -> None:
     def keep_gelu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, bias, ctx.tanh = inputs
         ctx.save_for_backward(x, bias)
@@ -95,7 +132,7 @@ def _weight_gradient(dout: Tensor, y: Tensor) -> Tensor:
     return dout.reshape(-1, dout.shape[-1]).t() @ y.reshape(-1, y.shape[-1])
 
 
-def _define_bias_gelu_linear(library: Library, namespace: str, ops: Any) -> None:
+def _define_bias_gelu_linear(library: Library, ops: Any) -> None:
     library.define("bias_gelu_linear(Tensor x, Tensor? bias, Tensor down, Tensor? down_bias, "
                    "bool tanh) -> Tensor")
     library.define("bias_gelu_linear_backward(Tensor dout, Tensor x, Tensor? bias, Tensor down, "
@@ -117,17 +154,8 @@ def _define_bias_gelu_linear(library: Library, namespace: str, ops: Any) -> None
     library.impl("bias_gelu_linear", forward, "CompositeExplicitAutograd")
     library.impl("bias_gelu_linear_backward", backward, "CompositeExplicitAutograd")
 
-    @register_fake(f"{namespace}::bias_gelu_linear")
-    def _(x: Tensor, bias: Tensor | None, down: Tensor, down_bias: Tensor | None,
-          tanh: bool) -> Tensor:
-        return x.new_empty(*x.shape[:-1], down.shape[0])
 
-    @register_fake(f"{namespace}::bias_gelu_linear_backward")
-    def _(dout: Tensor, x: Tensor, bias: Tensor | None, down: Tensor, with_down_bias: bool,
-          tanh: bool) -> tuple[Tensor, ...]:
-        return (dense_like(x), x.new_empty(0 if bias is None else len(bias)), dense_like(down),
-                down.new_empty(down.shape[0] * with_down_bias))
-
+def _register_bias_gelu_linear_gradient(namespace: str, ops: Any) -> None:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, bias, down, down_bias, ctx.tanh = inputs
         ctx.with_down_bias = down_bias is not None
@@ -143,7 +171,7 @@ def _define_bias_gelu_linear(library: Library, namespace: str, ops: Any) -> None
     register_autograd(f"{namespace}::bias_gelu_linear", gradients, setup_context=keep)
 
 
-def _define_swiglu_linear(library: Library, namespace: str, ops: Any) -> None:
+def _define_swiglu_linear(library: Library, ops: Any) -> None:
     library.define("swiglu_linear(Tensor gate, Tensor up, Tensor down) -> Tensor")
     library.define("swiglu_linear_backward(Tensor dout, Tensor gate, Tensor up, Tensor down) -> "
                    "(Tensor dgate, Tensor dup, Tensor ddown)")
@@ -159,14 +187,8 @@ def _define_swiglu_linear(library: Library, namespace: str, ops: Any) -> None:
     library.impl("swiglu_linear", forward, "CompositeExplicitAutograd")
     library.impl("swiglu_linear_backward", backward, "CompositeExplicitAutograd")
 
-    @register_fake(f"{namespace}::swiglu_linear")
-    def _(gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        return gate.new_empty(*gate.shape[:-1], down.shape[0])
 
-    @register_fake(f"{namespace}::swiglu_linear_backward")
-    def _(dout: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, ...]:
-        return dense_like(gate), dense_like(up), dense_like(down)
-
+def _register_swiglu_linear_gradient(namespace: str, ops: Any) -> None:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class FusedAdamW(torch.optim.Optimizer):
-    """torch.optim.AdamW's update. States: 2 tensors like the parameter, in its dtype or state_dtype.
+    """torch.optim.AdamW's update. Two states like the parameter, in its dtype or state_dtype.
 
     state_dtype may be float32 beside 16-bit parameters. The step count is a Python integer.
     """
@@ -23,7 +23,7 @@ class FusedAdamW(torch.optim.Optimizer):
                                   "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient; returns the closure's loss."""
         loss = None
         if closure is not None:

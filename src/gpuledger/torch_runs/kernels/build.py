@@ -1,4 +1,4 @@
-"""Builds csrc/ into one shared library, outside pip: no setuptools, no ninja, no CUDA build of torch.
+"""Builds csrc/ into one shared library, outside pip: no setuptools, no ninja, no CUDA torch.
 
 nvcc never sees a torch header, and the binding uses torch's stable ABI, so a library built against
 one torch loads in every torch from MINIMUM_TORCH on. Libraries are kept in the cache folder under a
@@ -79,7 +79,7 @@ def compile_steps(mode: str, archs: tuple[str, ...]) -> list[Step]:
     """What has to be compiled for a mode."""
     folder, cxx = source_folder(), toolchain.find_cxx()
     target = (MINIMUM_TORCH[0] << 56) + (MINIMUM_TORCH[1] << 48)
-    binding = (cxx, *CXX_FLAGS, "-O2", "-isystem", str(torch_folder() / "include"),
+    binding = (cxx, *CXX_FLAGS, "-O1", "-isystem", str(torch_folder() / "include"),
                f"-DTORCH_TARGET_VERSION={target:#018x}ULL",
                f"-DGPULEDGER_NAMESPACE={namespace_of(mode)}",
                f"-DGPULEDGER_CPU_PREFIX=gpuledger_{'host' if mode == 'host' else 'cpu'}_",
@@ -97,7 +97,7 @@ def compile_steps(mode: str, archs: tuple[str, ...]) -> list[Step]:
 
 
 def link_command(mode: str, archs: tuple[str, ...]) -> tuple[str, ...]:
-    """Links objects into a library that needs torch_cpu, and finds CUDA's part of it if there is."""
+    """Links objects into a library that needs torch_cpu, and CUDA's part where there is one."""
     libraries = ("-L", str(torch_folder() / "lib"), "-ltorch", "-ltorch_cpu", "-lc10")
     if mode == "cuda":
         return (toolchain.find_nvcc(), "-shared", "-cudart", "static", *arch_flags(archs),

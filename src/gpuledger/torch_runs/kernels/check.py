@@ -1,4 +1,4 @@
-"""Compiles every CUDA file as strictly as it goes: no warning, no spilled register, no local memory."""
+"""Compiles every CUDA file strictly: no warning, no spilled register, no local memory."""
 from __future__ import annotations
 
 import re
@@ -42,6 +42,7 @@ class Checked:
 def check_one(source: Path, target: str, folder: Path) -> Checked:
     """Compiles one file for one target."""
     built = folder / f"{source.stem}_{target}.o"
+    command: toolchain.Command
     if target == "host":
         command = [toolchain.find_cxx(), *STRICT_HOST, source, "-o", built]
     else:

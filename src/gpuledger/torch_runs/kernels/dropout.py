@@ -1,14 +1,14 @@
-"""Dropout whose mask is a function of a seed: nothing is saved, backward draws the same mask. [K10]"""
+"""Dropout whose mask is a function of a seed: nothing is saved. [K10]"""
 from __future__ import annotations
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import register_autograd, register_fake
+from torch.library import register_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gpuledger.torch_runs.kernels.shapes import dense_like
+from gpuledger.torch_runs.kernels.shapes import dense_like, register_shapes
 
 
 def dropout(ops: Any, x: Tensor, probability: float, seed: int | None = None) -> Tensor:
@@ -27,13 +27,19 @@ def draw_seed() -> int:
         return int(torch.randint(2**63 - 1, (), device="cpu"))
 
 
+def _dropout_shape(x: Tensor, probability: float, seed: int) -> Tensor:
+    return dense_like(x)
+
+
+_SHAPES = {
+    "dropout": _dropout_shape,
+}
+
+
 def register(namespace: str) -> None:
     """Shape and gradient rules."""
     ops = getattr(torch.ops, namespace)
-
-    @register_fake(f"{namespace}::dropout")
-    def _(x: Tensor, probability: float, seed: int) -> Tensor:
-        return dense_like(x)
+    register_shapes(namespace, _SHAPES)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, ctx.probability, ctx.seed = inputs

@@ -6,7 +6,7 @@ from typing import Any
 from gpuledger.errors import InputError
 from gpuledger.torch_runs.kernels.build import build, namespace_of
 
-_loaded: dict[str, str] = {}                # namespace -> mode: one library per namespace and process
+_loaded: dict[str, str] = {}                # namespace -> mode: one library each per process
 
 
 def load(mode: str | None = None) -> Any:

@@ -5,15 +5,16 @@ only if that is not 1. A target outside [0, vocabulary) makes the loss NaN. [K7]
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.library import Library, register_autograd, register_fake
+from torch.library import Library, register_autograd
 
-from gpuledger.torch_runs.kernels.shapes import accumulator_dtype, dense_like
+from gpuledger.torch_runs.kernels.shapes import accumulator_dtype, dense_like, register_shapes
 
 IGNORE_INDEX = -100                         # torch.nn.functional.cross_entropy's default
 
@@ -40,7 +41,7 @@ def linear_cross_entropy(ops: Any, hidden: Tensor, weight: Tensor, target: Tenso
     chunks in its own dtype, or in float32.
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
-    chunk = chunk_rows or default_chunk_rows(*rows.shape, weight.shape[0])
+    chunk = chunk_rows or default_chunk_rows(len(rows), rows.shape[1], weight.shape[0])
     tracked = torch.is_grad_enabled()
     loss: Tensor = ops.linear_cross_entropy(
         rows, weight, target.reshape(-1), ignore_index, chunk, float32_accumulation,
@@ -90,8 +91,8 @@ class _CrossEntropy(torch.autograd.Function):
 def _scaled(ops: Any, gradient: Tensor, factor: Tensor, count: Tensor | None) -> Tensor:
     """gradient * factor / count: in place, unless the graph is kept for another backward.
 
-    torch.compile cuts the traced graph in two, and its backward half may not change what the forward
-    half returns: there the scaling is out of place too.
+    torch.compile cuts the traced graph in two, and its backward half may not change what the
+    forward half returns: there the scaling is out of place too.
     """
     if torch._C._autograd._get_current_graph_task_keep_graph() or get_proxy_mode() is not None:
         gradient = gradient.clone()
@@ -102,30 +103,50 @@ def _scaled(ops: Any, gradient: Tensor, factor: Tensor, count: Tensor | None) ->
 _libraries: list[Library] = []              # an operator lives as long as its Library
 
 
+def _count_targets_shape(target: Tensor, ignore_index: int) -> Tensor:
+    return target.new_empty(1)
+
+
+def _cross_entropy_rows_in_place_shape(logits: Tensor, losses: Tensor, target: Tensor,
+                                       count: Tensor | None, ignore_index: int,
+                                       write_gradient: bool) -> None:
+    return None
+
+
+def _mean_loss_shape(losses: Tensor, count: Tensor | None) -> Tensor:
+    return losses.new_empty(())
+
+
+def _scale_in_place_shape(x: Tensor, factor: Tensor, count: Tensor | None) -> None:
+    return None
+
+
+def _linear_cross_entropy_shape(hidden: Tensor, weight: Tensor, target: Tensor,
+                                ignore_index: int, chunk_rows: int, float32: bool,
+                                want_hidden: bool, want_weight: bool) -> tuple[Tensor, ...]:
+    return (hidden.new_empty((), dtype=accumulator_dtype(hidden)), target.new_empty(1),
+            dense_like(hidden) if want_hidden else hidden.new_empty(0),
+            dense_like(weight) if want_weight else weight.new_empty(0))
+
+
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "count_targets": _count_targets_shape,
+    "cross_entropy_rows_": _cross_entropy_rows_in_place_shape,
+    "mean_loss": _mean_loss_shape,
+    "scale_": _scale_in_place_shape,
+    "linear_cross_entropy": _linear_cross_entropy_shape,
+}
+
+
 def register(namespace: str) -> None:
     """Shape rules of the kernels, and the operator that puts them together with matmuls."""
     ops = getattr(torch.ops, namespace)
     library = Library(namespace, "FRAGMENT")
     _libraries.append(library)
 
-    @register_fake(f"{namespace}::count_targets")
-    def _(target: Tensor, ignore_index: int) -> Tensor:
-        return target.new_empty(1)
-
-    @register_fake(f"{namespace}::cross_entropy_rows_")
-    def _(logits: Tensor, losses: Tensor, target: Tensor, count: Tensor | None, ignore_index: int,
-          write_gradient: bool) -> None:
-        return None
-
-    @register_fake(f"{namespace}::mean_loss")
-    def _(losses: Tensor, count: Tensor | None) -> Tensor:
-        return losses.new_empty(())
-
-    @register_fake(f"{namespace}::scale_")
-    def _(x: Tensor, factor: Tensor, count: Tensor | None) -> None:
-        return None
-
-    _define_linear_cross_entropy(library, namespace, ops)
+    _define_linear_cross_entropy(library, ops)
+    register_shapes(namespace, _SHAPES)
+    _register_gradient(namespace, ops)
 
 
 class _WeightGradient:
@@ -147,8 +168,7 @@ class _WeightGradient:
         self.empty = False
 
     def result(self) -> Tensor:
-        return self.total.zero_().to(self.weight.dtype) if self.empty else self.total.to(
-            self.weight.dtype)
+        return (self.total.zero_() if self.empty else self.total).to(self.weight.dtype)
 
 
 def linear_cross_entropy_forward(ops: Any, hidden: Tensor, weight: Tensor, target: Tensor,
@@ -176,7 +196,7 @@ def linear_cross_entropy_forward(ops: Any, hidden: Tensor, weight: Tensor, targe
             dweight.result() if dweight else weight.new_empty(0))
 
 
-def _define_linear_cross_entropy(library: Library, namespace: str, ops: Any) -> None:
+def _define_linear_cross_entropy(library: Library, ops: Any) -> None:
     library.define("linear_cross_entropy(Tensor hidden, Tensor weight, Tensor target, "
                    "int ignore_index, int chunk_rows, bool float32, bool want_hidden, "
                    "bool want_weight) -> (Tensor loss, Tensor count, Tensor dhidden, "
@@ -187,13 +207,8 @@ def _define_linear_cross_entropy(library: Library, namespace: str, ops: Any) -> 
 
     library.impl("linear_cross_entropy", forward, "CompositeExplicitAutograd")
 
-    @register_fake(f"{namespace}::linear_cross_entropy")
-    def _(hidden: Tensor, weight: Tensor, target: Tensor, ignore_index: int, chunk_rows: int,
-          float32: bool, want_hidden: bool, want_weight: bool) -> tuple[Tensor, ...]:
-        return (hidden.new_empty((), dtype=accumulator_dtype(hidden)), target.new_empty(1),
-                dense_like(hidden) if want_hidden else hidden.new_empty(0),
-                dense_like(weight) if want_weight else weight.new_empty(0))
 
+def _register_gradient(namespace: str, ops: Any) -> None:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _, count, dhidden, dweight = output
         ctx.late = _scales_late(inputs[0])

@@ -5,13 +5,14 @@ output (the residual stream), and one (RMSNorm) or two (LayerNorm) accumulators 
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import register_autograd, register_fake
+from torch.library import register_autograd
 
-from gpuledger.torch_runs.kernels.shapes import dense_like, row_statistic
+from gpuledger.torch_runs.kernels.shapes import dense_like, register_shapes, row_statistic
 
 
 def rms_norm(ops: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -40,41 +41,52 @@ def add_layer_norm(ops: Any, x: Tensor, residual: Tensor, weight: Tensor, bias: 
     return y, h
 
 
+def _rms_norm_shape(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+    return dense_like(x), row_statistic(x)
+
+
+def _add_rms_norm_shape(x: Tensor, residual: Tensor, weight: Tensor,
+                        eps: float) -> tuple[Tensor, ...]:
+    return dense_like(x), dense_like(x), row_statistic(x)
+
+
+def _rms_norm_backward_shape(dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor,
+                             rstd: Tensor) -> tuple[Tensor, ...]:
+    return dense_like(h), dense_like(weight)
+
+
+def _layer_norm_shape(x: Tensor, weight: Tensor, bias: Tensor | None,
+                      eps: float) -> tuple[Tensor, ...]:
+    return dense_like(x), row_statistic(x), row_statistic(x)
+
+
+def _add_layer_norm_shape(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None,
+                          eps: float) -> tuple[Tensor, ...]:
+    return dense_like(x), dense_like(x), row_statistic(x), row_statistic(x)
+
+
+def _layer_norm_backward_shape(dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor,
+                               mean: Tensor, rstd: Tensor,
+                               with_bias: bool) -> tuple[Tensor, ...]:
+    return dense_like(h), dense_like(weight), weight.new_empty(len(weight) * with_bias)
+
+
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "rms_norm": _rms_norm_shape,
+    "add_rms_norm": _add_rms_norm_shape,
+    "rms_norm_backward": _rms_norm_backward_shape,
+    "layer_norm": _layer_norm_shape,
+    "add_layer_norm": _add_layer_norm_shape,
+    "layer_norm_backward": _layer_norm_backward_shape,
+}
+
+
 def register(namespace: str) -> None:
     """Shape and gradient rules of the six operators."""
     ops = getattr(torch.ops, namespace)
-    _register_shapes(namespace)
+    register_shapes(namespace, _SHAPES)
     _register_rms_gradients(namespace, ops)
     _register_layer_gradients(namespace, ops)
-
-
-def _register_shapes(namespace: str) -> None:
-    @register_fake(f"{namespace}::rms_norm")
-    def _(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return dense_like(x), row_statistic(x)
-
-    @register_fake(f"{namespace}::add_rms_norm")
-    def _(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return dense_like(x), dense_like(x), row_statistic(x)
-
-    @register_fake(f"{namespace}::rms_norm_backward")
-    def _(dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor,
-          rstd: Tensor) -> tuple[Tensor, ...]:
-        return dense_like(h), dense_like(weight)
-
-    @register_fake(f"{namespace}::layer_norm")
-    def _(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
-        return dense_like(x), row_statistic(x), row_statistic(x)
-
-    @register_fake(f"{namespace}::add_layer_norm")
-    def _(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None,
-          eps: float) -> tuple[Tensor, ...]:
-        return dense_like(x), dense_like(x), row_statistic(x), row_statistic(x)
-
-    @register_fake(f"{namespace}::layer_norm_backward")
-    def _(dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor,
-          with_bias: bool) -> tuple[Tensor, ...]:
-        return dense_like(h), dense_like(weight), weight.new_empty(len(weight) * with_bias)
 
 
 def _save(ctx: Any, saved: tuple[Tensor, ...], statistics: tuple[Tensor, ...]) -> None:

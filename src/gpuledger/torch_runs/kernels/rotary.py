@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import register_autograd, register_fake
+from torch.library import register_autograd
+
+from gpuledger.torch_runs.kernels.shapes import register_shapes
 
 
 def rotary(ops: Any, x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool = False) -> Tensor:
@@ -20,8 +22,11 @@ def rotary(ops: Any, x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool 
 
 def rotary_in_place(ops: Any, x: Tensor, cosine: Tensor, sine: Tensor,
                     interleaved: bool = False) -> Tensor:
-    """x itself, rotated. Autograd treats it as any in-place operation: no leaf that needs a gradient,
-    and a view of another tensor costs a copy of its gradient in backward."""
+    """x itself, rotated. For autograd an in-place operation like any other.
+
+    So x must not be a leaf that needs a gradient, and if it is a view of another tensor, backward
+    copies that tensor's gradient.
+    """
     y: Tensor = _RotaryInPlace.apply(x, cosine, sine, ops, interleaved)
     return y
 
@@ -42,17 +47,26 @@ class _RotaryInPlace(torch.autograd.Function):
         return ctx.ops.rotary(dy, *ctx.saved_tensors, ctx.interleaved, True), None, None, None, None
 
 
+def _rotary_shape(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool,
+                  conjugate: bool) -> Tensor:
+    return torch.empty_like(x if x.stride(-1) == 1 else x.contiguous())
+
+
+def _rotary_in_place_shape(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool,
+                           conjugate: bool) -> None:
+    return None
+
+
+_SHAPES = {
+    "rotary": _rotary_shape,
+    "rotary_": _rotary_in_place_shape,
+}
+
+
 def register(namespace: str) -> None:
     """Shape and gradient rules."""
     ops = getattr(torch.ops, namespace)
-
-    @register_fake(f"{namespace}::rotary")
-    def _(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool, conjugate: bool) -> Tensor:
-        return torch.empty_like(x if x.stride(-1) == 1 else x.contiguous())
-
-    @register_fake(f"{namespace}::rotary_")
-    def _(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool, conjugate: bool) -> None:
-        return None
+    register_shapes(namespace, _SHAPES)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, cosine, sine, ctx.interleaved, ctx.conjugate = inputs
