@@ -1,58 +1,63 @@
-"""`python -m gpuledger.torch_runs.self_check SEED COUNT`: on a GPU, or under the emulated GPU's environment."""
+"""The engine against PyTorch on random configurations, on a GPU or under the emulated GPU.
+
+`python -m gpuledger.torch_runs.self_check SEED COUNT [--show N] [--whole]`
+"""
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
 import time
 
-import torch
+from gpuledger.config.run import Run
 
-from gpuledger.memory.run import steady_step
-from gpuledger.program.device import Device
-from gpuledger.program.model import build
-from gpuledger.torch_runs.stream import make_trainer, record_stream_of_step
-
-from .compare import first_difference
 from .draw import draw_run
 
 
-def main(seed: int, count: int, show: int) -> int:
-    """Prints mismatches to stderr and a summary as JSON; returns the number of mismatches."""
-    rng = random.Random(seed)
-    properties = torch.cuda.get_device_properties(0)
-    device = Device((properties.major, properties.minor), properties.multi_processor_count)
-    mismatches, started = 0, time.time()
-    for case in range(count):
-        run = draw_run(rng)
-        label = (f"{case}: {run.model.model_dump_json(exclude_defaults=True)} "
-                 f"{run.training.model_dump_json(exclude_defaults=True)}")
-        try:
-            truth = record_stream_of_step(make_trainer(run), warmup_steps=2)["events"]
-        except Exception as error:
-            print(f"PYTORCH {type(error).__name__}: {str(error)[:200]} {label}", file=sys.stderr)
-            mismatches += 1
-            continue
-        try:
-            program = build(run.model, run.training, device)
-            runner = steady_step(program, run.training, run.num_microbatches)
-            difference = first_difference(runner.memory.events, truth)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            print(f"ENGINE {type(error).__name__}: {error} {label}", file=sys.stderr)
-            mismatches += 1
-            continue
-        if difference is not None:
-            mismatches += 1
-            if mismatches <= show:
-                names = [(e, runner.memory.tensors[e[1] + (len(runner.memory.tensors) - sum(
-                    x[0] > 0 for x in runner.memory.events))].name) for e in difference.engine if e[1] >= 0]
-                print(f"MISS {label}\n  at {difference.position}\n  engine  {names}\n"
-                      f"  pytorch {difference.pytorch}", file=sys.stderr)
-        torch.cuda.empty_cache()
-    print(json.dumps({"seed": seed, "cases": count, "equal": count - mismatches,
+def main(arguments: list[str]) -> int:
+    """Mismatches go to stderr, a summary as JSON to stdout. Returns 1 if there was a mismatch."""
+    parser = argparse.ArgumentParser(prog="gpuledger.torch_runs.self_check")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--show", type=int, default=5, help="mismatches to describe")
+    parser.add_argument("--whole", action="store_true",
+                        help="whole runs from an empty allocator, each in a process of its own")
+    given = parser.parse_args(arguments)
+    rng, started = random.Random(given.seed), time.time()
+    runs = [draw_run(rng) for _ in range(given.count)]
+    failures = (whole_runs if given.whole else steady_steps)(runs)
+    for case, text in failures[:given.show]:
+        print(f"MISS {case}: {text}", file=sys.stderr)
+    print(json.dumps({"seed": given.seed, "cases": len(runs), "equal": len(runs) - len(failures),
+                      "mismatches": [case for case, _ in failures],
                       "seconds": round(time.time() - started, 1)}))
-    return mismatches
+    return 1 if failures else 0
+
+
+def steady_steps(runs: list[Run]) -> list[tuple[int, str]]:
+    """(case, description) of the runs whose streams differ, or in which either side raises."""
+    from .case import check_case, current_device, label
+
+    device, failures = current_device(), []
+    for case, run in enumerate(runs):
+        try:
+            mismatch = check_case(run, device)
+        except Exception as error:                         # a case that fails is a mismatch too
+            failures.append((case, f"{label(run)}\n  {type(error).__name__}: {error}"))
+            continue
+        if mismatch is not None:
+            failures.append((case, f"{label(run)}\n{mismatch}"))
+    return failures
+
+
+def whole_runs(runs: list[Run]) -> list[tuple[int, str]]:
+    """The same for whole runs: streams, statistics, reserved bytes within one segment."""
+    from .whole import in_child
+
+    outcomes = [in_child(run) for run in runs]
+    return [(case, str(outcome)) for case, outcome in enumerate(outcomes) if not outcome.equal]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 5)
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,7 @@
-"""Whole runs from an empty allocator, each in a process of its own: streams and the allocator's statistics."""
+"""Whole runs from an empty allocator, each in a process of its own: streams and statistics.
+
+PyTorch is imported once and the process forked before it touches the device.
+"""
 from __future__ import annotations
 
 import json
@@ -7,11 +10,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from gpuledger.config.run import Run
 from gpuledger.memory.allocator import replay
 from gpuledger.memory.run import whole_run
 from gpuledger.program.device import Device
 from gpuledger.program.model import build
+from gpuledger.torch_runs.stream import record_stream_of_run
 
 from .compare import first_difference
 
@@ -42,10 +48,6 @@ class WholeRun:
 
 def compare_whole_run(run: Run) -> WholeRun:
     """Must be the first thing that a process does on the device."""
-    import torch
-
-    from gpuledger.torch_runs.stream import record_stream_of_run
-
     truth = record_stream_of_run(run, STEPS)
     properties = torch.cuda.get_device_properties(0)
     device = Device((properties.major, properties.minor), properties.multi_processor_count)
