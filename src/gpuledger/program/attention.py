@@ -4,12 +4,14 @@ from __future__ import annotations
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
+from . import fused_kernels
 from . import operators as op
 from . import views
 from .attention_kernels import Core, core
 from .local import Local
 from .norm import NormWeights, norm
 from .program import Tape
+from .tensor_parallel import column_input, column_linear, row_linear
 from .tensor import Tensor
 
 Heads = tuple[Tensor, Tensor, Tensor]      # query (b, a, s, d); key and value (b, kv, s, d)
@@ -21,7 +23,7 @@ def attention(tape: Tape, x: Tensor, model: Model, training: Training, local: Lo
     with tape.part("attention", x):
         project = fused_projection if model.qkv_projection == "fused" else separate_projections
         (query, key, value), out = project(tape, x, model, training, local)
-        if model.positions == "rotary":
+        if model.positions == "rotary" and not tape.kernels.rotary:
             table = rotary_table(tape, model, local)
             query, key = rotate(tape, query, table), rotate(tape, key, table)
         if model.num_kv_heads != model.num_heads:
@@ -34,8 +36,8 @@ def attention(tape: Tape, x: Tensor, model: Model, training: Training, local: Lo
         y = views.transpose(tape, "heads last", y, 1, 2)
         y = views.contiguous(tape, "heads merged", y)
         y = views.reshape(tape, "attention output", y, (b, s, a * d))
-        y = op.linear(tape, out, y)
-        return op.dropout(tape, "attention dropout", y) if model.dropout else y
+        y = row_linear(tape, local, out, y)
+        return fused_kernels.dropout(tape, "attention dropout", y) if model.dropout else y
 
 
 def output_weights(tape: Tape, model: Model, local: Local) -> op.LinearWeights:
@@ -52,7 +54,10 @@ def fused_projection(tape: Tape, x: Tensor, model: Model, training: Training,
     weights = op.LinearWeights.of(tape, "qkv", model.hidden_size, sum(widths), bias=model.bias.query)
     query_norm, key_norm = head_norms(tape, model, training, local)
     out = output_weights(tape, model, local)
-    query, key, value = views.split(tape, "qkv split", op.linear(tape, weights, x), widths)
+    qkv = column_linear(tape, local, weights, column_input(tape, local, x))
+    if tape.kernels.rotary and model.qk_norm == "none":
+        qkv = fused_kernels.rotate_in_place(tape, qkv)
+    query, key, value = views.split(tape, "qkv split", qkv, widths)
     return (split_heads(tape, "query", query, model, query_norm),
             split_heads(tape, "key", key, model, key_norm),
             split_heads(tape, "value", value, model, None)), out
@@ -68,9 +73,12 @@ def separate_projections(tape: Tape, x: Tensor, model: Model, training: Training
                                            ("value", local.num_kv_heads, bias.key_value))]
     query_norm, key_norm = head_norms(tape, model, training, local)
     out = output_weights(tape, model, local)
-    query = split_heads(tape, "query", op.linear(tape, weights[0], x), model, query_norm)
-    key = split_heads(tape, "key", op.linear(tape, weights[1], x), model, key_norm)
-    value = split_heads(tape, "value", op.linear(tape, weights[2], x), model, None)
+    x = column_input(tape, local, x)
+
+    def heads(i: int, name: str, normed: NormWeights | None) -> Tensor:
+        return split_heads(tape, name, column_linear(tape, local, weights[i], x), model, normed)
+
+    query, key, value = heads(0, "query", query_norm), heads(1, "key", key_norm), heads(2, "value", None)
     return (query, key, value), out
 
 
@@ -91,12 +99,23 @@ def split_heads(tape: Tape, name: str, x: Tensor, model: Model,
     """(b, s, n d) -> (b, n, s, d), a view; normed before (`full`) or per head (`head`)."""
     b, s, width = x.shape
     d = model.head_dim
-    if weights is not None and model.qk_norm == "full":
+    per_head = weights is not None and model.qk_norm == "head"
+    if weights is not None and not per_head:
         x = norm(tape, weights, x)
+    if rotates(tape, name, model) and not per_head:
+        x = fused_kernels.rotate_in_place(tape, x)
     x = views.reshape(tape, f"{name} in heads", x, (b, s, width // d, d))
-    if weights is not None and model.qk_norm == "head":
+    if weights is not None and per_head:
         x = norm(tape, weights, x)
+        if rotates(tape, name, model):
+            x = fused_kernels.rotate_in_place(tape, x)
     return views.transpose(tape, f"{name} heads", x, 1, 2)
+
+
+def rotates(tape: Tape, name: str, model: Model) -> bool:
+    """The fused kernel turns queries and keys on their own, unless they lie in one tensor with values."""
+    together = model.qkv_projection == "fused" and model.qk_norm == "none"
+    return tape.kernels.rotary and name in ("query", "key") and not together
 
 
 def rotary_table(tape: Tape, model: Model, local: Local) -> Tensor:

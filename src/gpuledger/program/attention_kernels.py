@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuledger.config.model import Model
 from gpuledger.config.training import Attention, Training
 
+from . import fused_kernels
 from . import operators as op
 from . import views
 from .fused_attention import fused
@@ -60,7 +61,7 @@ def eager(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
     scores = op.elementwise(tape, "masked", scores)
     scores = op.softmax(tape, "softmax", scores)
     if settings.dropout:
-        scores = op.dropout(tape, "score dropout", scores)
+        scores = fused_kernels.dropout(tape, "score dropout", scores)
     return matmul(tape, "scores V", scores, value)
 
 

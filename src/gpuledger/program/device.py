@@ -1,15 +1,21 @@
-"""What a kernel's own memory depends on: compute capability and number of multiprocessors."""
+"""The device: what PyTorch's operators keep and what its kernels take depends on it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Device:
-    """capability as (major, minor); num_sms streaming multiprocessors."""
+    """capability as (major, minor); num_sms streaming multiprocessors.
+
+    kind: "cpu" is for what autograd keeps alone (see `measures.saved_bytes`): some of PyTorch's operators
+    keep other tensors there. Scratch and the order of allocations are CUDA's.
+    """
 
     capability: tuple[int, int] = (9, 0)
     num_sms: int = 132
+    kind: Literal["cuda", "cpu"] = "cuda"
 
     @property
     def threads_per_sm(self) -> int:

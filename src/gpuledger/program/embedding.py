@@ -4,19 +4,21 @@ from __future__ import annotations
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
+from . import fused_kernels
 from . import operators as op
 from .local import Local
 from .norm import NormWeights, norm
 from .program import Tape
 from .tensor import Tensor
+from .tensor_parallel import vocabulary_embedding
 
 
 def embedding(tape: Tape, model: Model, training: Training, local: Local) -> tuple[Tensor, Tensor]:
     """Tokens (b, s) -> (b, s, h), and the token weight (v, h), which the head may share."""
-    h, b, s = model.hidden_size, local.micro_batch_size, local.seq_len
+    h, b, s = model.hidden_size, local.micro_batch_size, local.residual_seq_len
     token_weight = tape.weight("token.weight", local.vocab_size, h)
     with tape.part("embedding"):
-        x = op.embedding(tape, "token", token_weight, (b, s))
+        x = vocabulary_embedding(tape, local, token_weight, (b, local.seq_len))
         if model.embedding_scale:
             x = op.elementwise(tape, "scaled token", x)
         if model.positions == "learned":
@@ -27,5 +29,5 @@ def embedding(tape: Tape, model: Model, training: Training, local: Local) -> tup
         if model.embedding_norm:
             x = norm(tape, NormWeights.of(tape, "embedding norm", model, training), x)
         if model.embedding_dropout:
-            x = op.dropout(tape, "embedding dropout", x)
+            x = fused_kernels.dropout(tape, "embedding dropout", x)
         return x, token_weight

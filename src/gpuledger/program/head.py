@@ -6,12 +6,14 @@ from gpuledger.config.training import Training
 
 from . import operators as op
 from .attention_kernels import softcap
+from .fused_kernels import linear_cross_entropy
 from .fused_losses import fused_linear_cross_entropy
 from .local import Local
-from .losses import chunked_cross_entropy, cross_entropy
+from .losses import chunked_cross_entropy
 from .norm import NormWeights, norm
 from .program import Tape
 from .tensor import Tensor
+from .tensor_parallel import column_input, column_linear, vocabulary_cross_entropy
 
 
 def head(tape: Tape, x: Tensor, model: Model, training: Training, local: Local,
@@ -24,15 +26,17 @@ def head(tape: Tape, x: Tensor, model: Model, training: Training, local: Local,
         x = norm(tape, final_norm, x)
         if training.loss == "chunked":
             return chunked_cross_entropy(tape, weights, x, cap=cap, chunks=training.loss_chunks), None
+        if tape.kernels.loss == "linear":
+            return linear_cross_entropy(tape, weights.weight, x, training.loss_chunks), None
         if training.loss == "fused_linear":
             return fused_linear_cross_entropy(tape, weights, x, training.loss_chunks), None
-        logits = op.linear(tape, weights, x)
+        logits = column_linear(tape, local, weights, column_input(tape, local, x))
         if cap:
             logits = softcap(tape, "logits", logits)
         if training.loss == "fp32_logits":
             logits = op.cast(tape, logits, "float32")
         tape.hold(logits)
-        return cross_entropy(tape, logits), logits if training.keep_logits else None
+        return vocabulary_cross_entropy(tape, local, logits), logits if training.keep_logits else None
 
 
 def head_weights(tape: Tape, model: Model, local: Local, tied_weight: Tensor | None) -> op.LinearWeights:

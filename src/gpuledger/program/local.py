@@ -4,10 +4,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.config.model import Model
+from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
 from gpuledger.errors import InputError
 
-from .sizes import Size
+from .sizes import Size, ceil_div, round_up
 
 
 def shard(size: int, ways: int, what: str) -> int:
@@ -20,7 +21,12 @@ def shard(size: int, ways: int, what: str) -> int:
 
 @dataclass(frozen=True)
 class Local:
-    """Local sizes: b sequences, s tokens of each, heads, kv heads, MLP width and vocabulary rows."""
+    """Local sizes: b sequences, s tokens of each, heads, kv heads, MLP width and vocabulary rows.
+
+    tp ranks share each layer; with sequence_parallel the residual stream has s / tp tokens on each.
+    style: whose tensor-parallel modules, "megatron" or "torch" (DTensor). cp ranks share the sequence,
+    and exchange keys and values in a ring or gather them (cp_exchange).
+    """
 
     micro_batch_size: Size
     seq_len: Size
@@ -28,15 +34,53 @@ class Local:
     num_kv_heads: Size
     ffn_hidden_size: Size
     vocab_size: Size
+    tp: int = 1
+    sequence_parallel: bool = False
+    style: str = "megatron"
+    cp: int = 1
+    cp_exchange: str = "ring"
 
     @classmethod
     def of(cls, model: Model, training: Training, tp: int = 1, cp: int = 1) -> Local:
-        """Divide by tp and cp. Raises InputError where a size does not divide."""
+        """Divide by tp and cp. Raises InputError where a size does not divide.
+
+        The vocabulary is padded to a multiple of tp.
+        """
         return cls(
             micro_batch_size=training.micro_batch_size,
             seq_len=shard(training.seq_len, cp, "seq_len"),
             num_heads=shard(model.num_heads, tp, "num_heads"),
             num_kv_heads=shard(model.num_kv_heads, tp, "num_kv_heads"),
             ffn_hidden_size=shard(model.ffn_hidden_size, tp, "ffn_hidden_size"),
-            vocab_size=shard(model.vocab_size, tp, "vocab_size"),
+            vocab_size=ceil_div(model.vocab_size, tp), tp=tp, cp=cp,
         )
+
+    @classmethod
+    def of_rank(cls, model: Model, training: Training, parallel: Parallelism) -> Local:
+        """The sizes of one rank of a run's mesh. Raises InputError where a size does not divide."""
+        if parallel.tp == parallel.cp == 1 and parallel.framework != "megatron":
+            return cls.of(model, training)
+        whole = cls.of(model, training, parallel.tp, parallel.cp)
+        if parallel.sequence_parallel:
+            shard(whole.seq_len, parallel.tp, "seq_len of a context-parallel rank")
+        changes = {"vocab_size": padded_vocab_size(model.vocab_size, parallel) // parallel.tp,
+                   "sequence_parallel": parallel.sequence_parallel,
+                   "style": parallel.model_parallel_library, "cp_exchange": parallel.context_exchange}
+        return cls(**(whole.__dict__ | changes))
+
+    @property
+    def residual_seq_len(self) -> Size:
+        """Tokens of a sequence in the residual stream of this rank."""
+        return self.seq_len // self.tp if self.sequence_parallel else self.seq_len
+
+
+def padded_vocab_size(vocab_size: int, parallel: Parallelism) -> int:
+    """Rows of the embedding of all tensor-parallel ranks together. [X1]
+
+    Megatron pads to a multiple of make_vocab_size_divisible_by x tp, otherwise to a multiple of tp.
+    Ref: Megatron-LM megatron/training/tokenizer: _vocab_size_with_padding.
+    """
+    multiple = parallel.tp
+    if parallel.framework == "megatron":
+        multiple *= parallel.megatron.make_vocab_size_divisible_by
+    return int(round_up(vocab_size, multiple))

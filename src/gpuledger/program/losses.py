@@ -1,6 +1,7 @@
 """From the final norm's output (b, s, h) to the loss: the whole logits at once, in pieces, or fused."""
 from __future__ import annotations
 
+from . import fused_kernels
 from . import operators as op
 from . import views
 from .attention_kernels import softcap
@@ -9,11 +10,14 @@ from .sizes import Size, ceil_div, product, uniformly
 from .tensor import Tensor
 
 
-def cross_entropy(tape: Tape, logits: Tensor) -> Tensor:
+def cross_entropy(tape: Tape, logits: Tensor, *, mean: bool = True) -> Tensor:
     """log_softmax in the logits' dtype, then the targets' entries (fp32 under autocast). [S12]
 
     logits: (..., v) -> a scalar. Keeps the log-probabilities (and under autocast their fp32 copy).
+    With fused kernels in place of all that, [N7].
     """
+    if tape.kernels.loss in ("in place", "chunked in place"):
+        return fused_kernels.cross_entropy(tape, logits, mean=mean)
     with tape.part("cross entropy", logits):
         log_probs, d_logits = logits.like("log_softmax"), logits.gradient()
         tape.append(Op("log_softmax", (logits,), (log_probs,), saves=(log_probs,),
@@ -60,7 +64,7 @@ def piece_loss(tape: Tape, weights: op.LinearWeights, x: Tensor, *, cap: bool) -
         if cap:
             logits = softcap(tape, "logits", logits)
         tape.hold(logits)
-        return cross_entropy(tape, logits)
+        return cross_entropy(tape, logits, mean=False)
 
 
 def add_losses(tape: Tape, total: Tensor, piece: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.config.fused_kernels import FusedKernels
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
@@ -14,7 +15,19 @@ from .local import Local
 from .losses import scaled_loss
 from .precision import PRECISIONS
 from .program import Op, Part, Tape
+from .tables import tables
 from .tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Which part of the model a program is: num_layers blocks from number first_layer on, with the
+    embedding before the first stage's and the head after the last stage's."""
+
+    first_layer: int
+    num_layers: int
+    embedding: bool = True
+    head: bool = True
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,8 @@ class Program:
     """root: the step's forward. loss: its result. logits: kept by the caller, or None.
 
     weights are in the order of module.parameters(). loss_scaling: multiplies the loss by the scaler's
-    factor, outside the forward pass.
+    factor, outside the forward pass. received: the activation from the stage before, or None; a stage
+    without head has its output, which the next stage receives, as its loss.
     """
 
     root: Part
@@ -31,6 +45,8 @@ class Program:
     weights: tuple[Tensor, ...]
     tape: Tape
     loss_scaling: Op | None = None
+    received: Tensor | None = None
+    sends: bool = False
 
     @property
     def backward_from(self) -> Tensor:
@@ -38,14 +54,42 @@ class Program:
         return self.loss_scaling.writes[0] if self.loss_scaling else self.loss
 
 
-def build(model: Model, training: Training, device: Device, *, num_layers: int | None = None) -> Program:
-    """The program of one micro-batch; num_layers overrides the model's (see memory/layers.py)."""
-    tape = Tape(PRECISIONS[training.precision], device)
-    local = Local.of(model, training)
-    x, token_weight = embedding(tape, model, training, local)
-    for layer in range(model.num_layers if num_layers is None else num_layers):
-        x = block(tape, layer, x, model, training, local)
+def build(model: Model, training: Training, device: Device, *, num_layers: int | None = None,
+          local: Local | None = None, stage: Stage | None = None) -> Program:
+    """The program of one micro-batch of a stage, or of the whole model on one rank.
+
+    num_layers overrides the stage's (see memory/layers.py).
+    """
+    tape = Tape(PRECISIONS[training.precision], device, FusedKernels.of(model, training))
+    tape.tables = tuple(tables(model, training))
+    local = local or Local.of(model, training)
+    stage = stage or Stage(0, model.num_layers)
+    token_weight: Tensor | None = None
+    if stage.embedding:
+        x, token_weight = embedding(tape, model, training, local)
+    else:
+        x = received_activation(tape, model, local)
+    received = None if stage.embedding else x
+    for layer in range(stage.num_layers if num_layers is None else num_layers):
+        x = block(tape, layer, x, model, training, local, stage.first_layer)
+    if not stage.head:
+        return Program(tape.root, x, None, tuple(tape.weights), tape, None, received, sends=True)
     loss, logits = head(tape, x, model, training, local,
-                        token_weight if model.tie_embeddings else None)
+                        head_weight(tape, model, local, token_weight))
     scaling = scaled_loss(loss) if tape.precision.loss_scaling else None
-    return Program(tape.root, loss, logits, tuple(tape.weights), tape, scaling)
+    return Program(tape.root, loss, logits, tuple(tape.weights), tape, scaling, received)
+
+
+def received_activation(tape: Tape, model: Model, local: Local) -> Tensor:
+    """What the stage before sends: the residual stream (b, s, h) of this rank. [X10]"""
+    shape = (local.micro_batch_size, local.residual_seq_len, model.hidden_size)
+    precision = tape.precision
+    return Tensor("received activation", shape, precision.weight_dtype)
+
+
+def head_weight(tape: Tape, model: Model, local: Local, token_weight: Tensor | None) -> Tensor | None:
+    """The embedding that the head shares: the same tensor, or on a stage without embedding its own copy
+    of it; None where the head has a weight of its own. [X10]"""
+    if not model.tie_embeddings or token_weight is not None:
+        return token_weight if model.tie_embeddings else None
+    return tape.weight("token.weight", local.vocab_size, model.hidden_size)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
+from . import fused_kernels
 from . import operators as op
 from .layout import Strides, elementwise
 from .program import INCOMING, Gradient, Moves, Op, Tape
@@ -38,13 +39,17 @@ class NormWeights:
 
 def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     """(..., width) -> the same shape, over the last dim."""
+    if tape.kernels.norm:
+        return fused_kernels.norm(tape, weights, x)
     if weights.kind == "rmsnorm composed":
         return composed(tape, weights, x)
     return fused(tape, weights, x)
 
 
 def fused(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
-    """In fp32 under autocast, whatever x is. [S8]"""
+    """In fp32 under autocast, whatever x is. A CPU has no fused RMSNorm: it is composed there. [S8]"""
+    if tape.device.kind == "cpu" and weights.kind == "rmsnorm fused":
+        return composed_on_cpu(tape, weights, x)
     if not tape.precision.autocast:
         return fused_kernel(tape, weights, x)
     with tape.part(weights.name, x):
@@ -72,7 +77,8 @@ def fused_kernel(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
         return tape.append(Op(name, reads, (y, rstd), saves=(x, rstd),
                               forward=(*copied, +y, +rstd, *given_back), backward=backward,
                               gradients=gradients, equation="S8"))
-    mean = Tensor(f"{name} mean", x.shape[:-1], "float32")
+    statistics = "float32" if tape.device.kind == "cuda" else x.dtype
+    mean, rstd = (Tensor(f"{name} {what}", x.shape[:-1], statistics) for what in ("mean", "rstd"))
     d_bias: Moves = ()
     if bias is not None:
         db = bias.gradient()
@@ -85,6 +91,17 @@ def fused_kernel(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     return tape.append(Op(name, reads, (y, mean, rstd), saves=(x, mean, rstd),
                           forward=(*copied, +y, +mean, +rstd, *given_back),
                           backward=layer_norm_backward, gradients=gradients, equation="S8"))
+
+
+def composed_on_cpu(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
+    """weight * (x rsqrt(mean(x^2) + eps)), all in fp32, then cast back.
+
+    Ref: rms_norm_composite (ATen/native/layer_norm.cpp).
+    """
+    dtype, wide = x.dtype, op.cast(tape, x, "float32")
+    inverse = inverse_root_mean_square(tape, weights.name, wide)
+    y = scale_rows(tape, f"{weights.name} normalised", wide, inverse)
+    return op.cast(tape, weigh(tape, weights.name, weights.weight, y), dtype)
 
 
 def composed(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:

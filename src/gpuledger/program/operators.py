@@ -127,8 +127,9 @@ def multiply_by_table(tape: Tape, name: str, x: Tensor, table: Tensor) -> Tensor
 
 
 def dropout(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """Keeps the bool mask, one byte an element. [S3]"""
-    mask, y, dx = Tensor(f"{name} mask", x.shape, "bool"), x.like(name), x.gradient()
+    """Keeps the mask: bool, one byte an element; on a CPU scaled noise in the dtype of x. [S3]"""
+    mask_dtype = "bool" if tape.device.kind == "cuda" else x.dtype
+    mask, y, dx = Tensor(f"{name} mask", x.shape, mask_dtype), x.like(name), x.gradient()
     return tape.append(Op(name, (x,), (y, mask), saves=(mask,), forward=(+mask, +y), backward=(+dx,),
                           gradients={x: dx}, follows=(dx,), equation="S3"))
 
@@ -172,11 +173,6 @@ def linear(tape: Tape, weights: LinearWeights, x: Tensor) -> Tensor:
         return product_with_weight(tape, name, cast_x, weight, offset)
 
 
-def project(tape: Tape, name: str, x: Tensor, n: Size, *, bias: bool) -> Tensor:
-    """`linear` with new weights."""
-    return linear(tape, LinearWeights.of(tape, name, x.shape[-1], n, bias=bias), x)
-
-
 def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                         offset: Tensor | None) -> Tensor:
     """aten::mm forms the weight's gradient first, aten::addmm the input's; the bias gradient is a sum
@@ -209,10 +205,12 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                           product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
 
 
-def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...]) -> Tensor:
-    """Rows of (v, h) -> (*shape, h); keeps the indices (the batch's own); the gradient is dense. [S6]"""
+def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...],
+              saves: tuple[Tensor, ...] = ()) -> Tensor:
+    """Rows of (v, h) -> (*shape, h); keeps the indices (the batch's own, or `saves`); the gradient is
+    dense. [S6]"""
     y, dw = Tensor(name, (*shape, weight.shape[1]), weight.dtype), weight.gradient()
-    return tape.append(Op(name, (weight,), (y,), backward=embedding_backward(dw, product(shape), tape.device),
+    return tape.append(Op(name, (weight,), (y,), saves=saves, backward=embedding_backward(dw, product(shape), tape.device),
                           gradients={weight: dw}, equation="S6"))
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from gpuledger.config.fused_kernels import PYTORCHS_KERNELS, FusedKernels
+
 from .device import Device
 from .layout import Shape, Strides
 from .precision import Precision
@@ -48,21 +50,25 @@ class Op:
                     the gradient is reshaped to it first, by a copy where strides allow no view
     product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
     only_forward_product  its backward runs no product
+    shares          gradients that are not the node's alone: two reads receive one, or it lies in a saved
+                    storage; held once more each
+    moves_before_product   of backward, where that is not one
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
     equation        row of docs/formulas.md
     """
 
     __slots__ = ("_forward_moves", "backward", "backward_flops", "equation",
-                 "flops", "folded_output", "follows", "gradients", "name", "only_forward_product",
+                 "flops", "folded_output", "follows", "gradients", "moves_before_product", "name", "only_forward_product",
                  "only_recomputed", "product", "reads",
-                 "reduce", "saves", "writes")
+                 "reduce", "saves", "shares", "writes")
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
                  saves: tuple[Tensor, ...] = (), forward: tuple[Move, ...] | None = None,
                  backward: Script = (), reduce: Script = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
                  folded_output: Shape | None = None,
+                 shares: tuple[Tensor, ...] = (), moves_before_product: int = 1,
                  product: bool = False, only_forward_product: bool = False,
                  only_recomputed: bool = False,
                  flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
@@ -76,6 +82,8 @@ class Op:
         self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
         self.follows = follows
         self.folded_output = folded_output
+        self.shares = shares
+        self.moves_before_product = moves_before_product
         self.product = product
         self.only_forward_product = only_forward_product
         self.only_recomputed = only_recomputed
@@ -139,14 +147,17 @@ class Part:
 class Tape:
     """Builds a program. The model's parts call operators on it, as PyTorch modules call PyTorch."""
 
-    def __init__(self, precision: Precision, device: Device):
+    def __init__(self, precision: Precision, device: Device,
+                 kernels: FusedKernels = PYTORCHS_KERNELS):
         self.precision = precision
         self.device = device
+        self.kernels = kernels
         self.root = Part("step")
         self.stack = [self.root]
         self.weights: list[Tensor] = []
         self.weight_layers: list[int | None] = []        # the decoder layer of each weight
         self.weight_copies: dict[Tensor, Tensor] = {}    # autocast's cache
+        self.tables: tuple[Tensor, ...] = ()             # the model's constant tensors
 
     def weight(self, name: str, *shape: Size) -> Tensor:
         """A parameter, in the order of module.parameters()."""
