@@ -10,6 +10,7 @@ from gpuledger.program.model import build
 from .allocator import AllocatorSettings, OutOfMemory, replay
 from .allocator.allocator import DEFAULT_SETTINGS
 from .frameworks import policy_of
+from .ledger import Event, Memory
 from .run import whole_run
 from .step import StepRunner
 
@@ -36,20 +37,38 @@ def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_S
                available_bytes: int | None = None) -> Replayed:
     """All layers, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
     program = build(run.model, policy_of(run.parallel).computed(run.training), device)
-    runner = whole_run(run, program, STEPS)
-    unlimited = _peaks(runner, settings, None)
+    events = _events(whole_run(run, program, 1))
+    unlimited = _peaks(events, settings, None)
     if available_bytes is None or unlimited.peak_reserved_bytes <= available_bytes:
         return unlimited
     try:
-        limited = _peaks(runner, settings, available_bytes)
+        limited = _peaks(events, settings, available_bytes)
     except OutOfMemory:
         return Replayed(unlimited.peak_requested_bytes, unlimited.peak_allocated_bytes,
                         unlimited.peak_reserved_bytes, unlimited.segments, 0, True)
     return limited
 
 
-def _peaks(runner: StepRunner, settings: AllocatorSettings, available_bytes: int | None) -> Replayed:
-    events = runner.memory.events
+def _events(runner: StepRunner) -> list[Event]:
+    """The events of STEPS steps, of which `runner` has run the first.
+
+    A step that leaves the ledger as it found it would be walked alike again: it is repeated.
+    """
+    memory = runner.memory
+    found, start = _living(memory), len(memory.events)
+    runner.step()
+    if _living(memory) == found:
+        return memory.events + memory.events[start:] * (STEPS - 2)
+    for _ in range(STEPS - 2):
+        runner.step()
+    return memory.events
+
+
+def _living(memory: Memory) -> list[int]:
+    return [number for number, holders in enumerate(memory.holders) if holders]
+
+
+def _peaks(events: list[Event], settings: AllocatorSettings, available_bytes: int | None) -> Replayed:
     allocator = replay(events, settings, available_bytes)
     stats = allocator.memory_stats()
     return Replayed(
