@@ -23,7 +23,7 @@ Heads = tuple[Tensor, ...]                  # query, key, value: (b, a, s, d); p
 
 
 def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F3]"""
+    """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F22]"""
     inputs = cast_inputs(tape, settings, query, key, value)
     if settings.kernel == "flash":
         return padded_flash(tape, settings, inputs)

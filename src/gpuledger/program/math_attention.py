@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def math_kernel(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(b, a, s, d) x3 -> (b, a, s, d). Q and K are each scaled by d^-1/4 before the product. [S16] [F2]
+    """(b, a, s, d) x3 -> (b, a, s, d). Q and K are each scaled by d^-1/4 before the product. [S16] [F21]
 
     Ref: _scaled_dot_product_attention_math (ATen/native/transformers/attention.cpp).
     """

@@ -14,22 +14,22 @@ def parameter_count(program: Program) -> Size:
 
 
 def forward_flops(part: Part) -> Size:
-    """Products and attention of one forward pass, multiply and add counted apart. [F20]"""
+    """Products and attention of one forward pass, multiply and add counted apart. [F23]"""
     return sum(op.flops for op in part.ops() if not op.only_recomputed)
 
 
 def backward_flops(part: Part) -> Size:
-    """Products and attention of one backward pass, without what checkpoints run again. [F20]"""
+    """Products and attention of one backward pass, without what checkpoints run again. [F23]"""
     return sum(op.backward_flops for op in part.ops() if not op.only_recomputed)
 
 
 def recomputed_flops(part: Part) -> Size:
-    """What checkpoints run again. [F21]"""
+    """What checkpoints run again. [F24]"""
     return sum(op.flops for region in checkpoints(part) for op in run_again(region))
 
 
 def hardware_flops(part: Part) -> Size:
-    """Forward, backward, and forward again where it is recomputed. [F21]"""
+    """Forward, backward, and forward again where it is recomputed. [F24]"""
     return forward_flops(part) + backward_flops(part) + recomputed_flops(part)
 
 

@@ -165,7 +165,7 @@ class LinearWeights:
 
 
 def linear(tape: Tape, weights: LinearWeights, x: Tensor) -> Tensor:
-    """y = x W^T + c.  x: (..., k), y: (..., n).  2 rows k n FLOPs, twice that backward. [S5] [F1]"""
+    """y = x W^T + c.  x: (..., k), y: (..., n).  2 rows k n FLOPs, twice that backward. [S5] [F20]"""
     name = weights.name
     with tape.part(name, x):
         cast_x, weight, offset = autocast(tape, x, weights.weight, weights.offset)
@@ -215,7 +215,7 @@ def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...],
 
 
 def batched_matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
-    """torch.bmm: (g, m, k) x (g, k, n) -> (g, m, n); the right factor's gradient comes first. [S10] [F2]"""
+    """torch.bmm: (g, m, k) x (g, k, n) -> (g, m, n); the right factor's gradient comes first. [S10] [F21]"""
     g, m, k = x.shape
     n = y.shape[-1]
     z, dx, dy = Tensor(name, (g, m, n), x.dtype), x.gradient(), y.gradient()
