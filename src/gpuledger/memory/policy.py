@@ -66,6 +66,11 @@ class Policy:
         return False
 
     @property
+    def scales_in_step(self) -> bool:
+        """A fused optimizer takes the loss scaler's factor with it."""
+        return True
+
+    @property
     def walks_layers_once(self) -> bool:
         """Like layers behave alike, so that one stands for many (see memory/layers.py)."""
         return True

@@ -4,11 +4,12 @@ from __future__ import annotations
 from gpuledger.config.run import Run
 from gpuledger.config.training import Training
 from gpuledger.program.model import Program
+from gpuledger.program.tables import tables
 from gpuledger.program.tensor import scratch
 
 from .frameworks import policy_of
 from .policy import Policy
-from .step import StepRunner, batch, tables
+from .step import StepRunner, batch
 from .zero import UNDIVIDED
 
 

@@ -5,17 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.config.model import Model
+from gpuledger.config.run import Run
 from gpuledger.config.training import Training
 from gpuledger.errors import NotYetError
 from gpuledger.program.device import Device
 from gpuledger.program.precision import PRECISIONS
 from gpuledger.program.sizes import Size
+from gpuledger.program.tables import tables
 from gpuledger.program.tensor import ITEMSIZE, Tensor, scratch
 
 from .eight_bit import CODES
 from .optimizer_states import optimizer_states
 from .policy import Counted, Kept, Policy, Share
-from .step import batch, tables
+from .step import batch
 
 BLOCK_BYTES = 512                                    # the allocator's unit (c10: kMinBlockSize)
 WHOLE_MATRIX_OPTIMIZERS = ("adafactor", "muon")      # their states do not follow from a flat part
@@ -90,6 +92,16 @@ def kept_states(kept: Iterable[Kept]) -> list[State]:
         State(k.category, k.name, len(k.tensors), sum(t.nbytes for t in k.tensors), 0,
               sum(-t.nbytes % BLOCK_BYTES for t in k.tensors), k.equation, k.detail)
         for k in kept]
+
+
+def constants_of(run: Run) -> tuple[Model, Training]:
+    """Model and training as tables and batch of one rank see them: its heads, its part of a sequence."""
+    model, training, parallel = run.model, run.training, run.parallel
+    if parallel.tp > 1:
+        model = model.model_copy(update={"num_heads": model.num_heads // parallel.tp})
+    if parallel.cp > 1:
+        training = training.model_copy(update={"seq_len": training.seq_len // parallel.cp})
+    return model, training
 
 
 def step_constants(model: Model, training: Training, device: Device) -> list[State]:

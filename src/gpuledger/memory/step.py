@@ -1,9 +1,7 @@
 """A whole optimizer step as a stream of allocations and frees, and the constants that it reads."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuledger.config.model import Model
+from gpuledger.config.fused_kernels import steps_with_own_adamw
 from gpuledger.config.training import Training
 from gpuledger.program.model import Program
 from gpuledger.program.precision import PRECISIONS
@@ -31,7 +29,8 @@ class StepRunner:
                         if precision.master_dtype else None)
         self.optimizer = OptimizerStep(self.memory, self.masters or updated, training,
                                        program.tape.device)
-        fused = training.optimizer_implementation == "fused"
+        fused = (training.optimizer_implementation == "fused" and policy.scales_in_step
+                 and not steps_with_own_adamw(training))      # ours leaves unscaling to the scaler
         self.scaler = (LossScaler(fused, policy.reduces_found_inf)
                        if precision.loss_scaling else None)
 
@@ -39,14 +38,18 @@ class StepRunner:
         """Micro-batches, the update, zero_grad."""
         if first and self.scaler:
             self.timeline.scaler_state.extend(self.scaler.state())
-        for number in range(self.num_microbatches):
-            self.timeline.last_micro_batch = number == self.num_microbatches - 1
-            self.timeline.micro_batch()
+        self.micro_batches()
         self.timeline.mark("optimizer step")
         self.update(first=first)
         self.timeline.mark("zero grad")
         if self.training.set_to_none:
             self.zero_grad()
+
+    def micro_batches(self) -> None:
+        """Forward and backward passes of one step."""
+        for number in range(self.num_microbatches):
+            self.timeline.last_micro_batch = number == self.num_microbatches - 1
+            self.timeline.micro_batch()
 
     def zero_grad(self) -> None:
         """`.grad` of every parameter becomes None."""
@@ -72,27 +75,6 @@ class StepRunner:
                      for master in self.masters or ()]
         self.optimizer.step(first=first)
         memory.drop(*gradients)
-
-
-def tables(model: Model, training: Training) -> Iterator[Tensor]:
-    """Constant tensors that the forward pass reads, in the order in which they are made. [S14]"""
-    s = training.seq_len
-    precision = PRECISIONS[training.precision]
-    windowed = model.sliding_window is not None and s > model.sliding_window
-    if model.positions == "learned":
-        yield Tensor("positions", (s,), "int64", "table")
-    if model.positions == "rotary":
-        shape = (s, model.rotary_dim or model.head_dim)
-        yield Tensor("cos", shape, precision.weight_dtype, "table")
-        yield Tensor("sin", shape, precision.weight_dtype, "table")
-    if model.positions == "alibi":
-        yield Tensor("alibi", (model.num_heads, s, s), precision.compute_dtype, "table")
-    if training.attention == "eager":
-        yield Tensor("causal mask", (s, s), "bool", "table")
-        if windowed:
-            yield Tensor("window mask", (s, s), "bool", "table")
-    elif windowed and training.attention != "flash":
-        yield Tensor("visible window", (s, s), "bool", "table")
 
 
 def batch(training: Training) -> tuple[Tensor, Tensor]:

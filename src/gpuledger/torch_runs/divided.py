@@ -15,7 +15,7 @@ from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
 from gpuledger.errors import NotYetError
 
-from .frameworks import Wrapped, fsdp2, replicated, undivided
+from .frameworks import Wrapped, ddp, fsdp2, undivided
 
 MEASURED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2")
 
@@ -53,5 +53,4 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
     join_group(parallel.dp)
     if parallel.framework == "fsdp2":
         return fsdp2(model, training, parallel, device)
-    wrapped = undivided(model, training, device)
-    return Wrapped(wrapped.network, replicated(wrapped.network))
+    return ddp(undivided(model, training, device).network, parallel.ddp)

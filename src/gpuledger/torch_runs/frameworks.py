@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpuledger.config.frameworks import FSDP2Options
+from gpuledger.config.frameworks import DDPOptions, FSDP2Options
 from gpuledger.config.model import Model
 from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
@@ -120,26 +121,49 @@ class default_dtype:  # noqa: N801 (a context, written as a function is)
         torch.set_default_dtype(self.before)
 
 
-def replicated(network: LanguageModel) -> nn.Module:
+def ddp(network: LanguageModel, options: DDPOptions) -> Wrapped:
     """DistributedDataParallel. Two things the other ranks would do are left out.
 
     Nobody compares the parameters' shapes, and a hook hands each bucket on: the fake group's
     futures carry no tensor. The bucket is reduced in place without the hook too, so the memory is
     the same.
     """
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel, distributed
 
     module: Any = distributed
     module._verify_param_shape_across_processes = lambda *_, **__: None
-    wrapper = DistributedDataParallel(network)
+    wrapper = DistributedDataParallel(
+        network, bucket_cap_mb=options.bucket_cap_mb,
+        gradient_as_bucket_view=options.gradient_as_bucket_view,
+        find_unused_parameters=options.find_unused_parameters,
+        static_graph=options.static_graph)
+    hooks: Any = default_hooks
+    hooks.dist = ReducedAtOnce(torch.distributed)
     # DDP reads a hook's annotations, which are strings in this file; a lambda has none.
-    wrapper.register_comm_hook(None, lambda state, bucket: done(bucket.buffer()))
-    return wrapper
+    hook = {"fp16": hooks.fp16_compress_hook, "bf16": hooks.bf16_compress_hook,
+            "none": lambda state, bucket: done(bucket.buffer())}[options.compression]
+    wrapper.register_comm_hook(None, hook)
+    return Wrapped(network, wrapper)
 
 
-def done(bucket: Tensor) -> torch.futures.Future[Tensor]:
+class ReducedAtOnce:
+    """torch.distributed, but for an all_reduce whose future has the tensor."""
+
+    def __init__(self, module: Any):
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def all_reduce(self, tensor: Tensor, group: Any = None, async_op: bool = False) -> Any:
+        """A work handle, as with async_op."""
+        return SimpleNamespace(get_future=lambda: done([tensor]))
+
+
+def done(bucket: Any) -> torch.futures.Future[Any]:
     """The bucket as if it had been reduced."""
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(bucket)
     return future
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gpuledger.config.frameworks import ZeroRedundancyOptions
+from gpuledger.config.fused_kernels import steps_with_own_adamw
 from gpuledger.config.training import Training
 from gpuledger.errors import InputError
 
@@ -21,15 +24,15 @@ CLIP_NORM = 1.0
 
 
 def make_optimizer(
-    network: nn.Module, training: Training, *, shares_states: bool = False
+    network: nn.Module, training: Training, shared: ZeroRedundancyOptions | None = None
 ) -> Optimizer | MasterWeights:
     """The optimizer of all parameters; with bf16-master it steps fp32 copies of them.
 
-    shares_states: ZeroRedundancyOptimizer divides the states over the ranks.
+    shared: ZeroRedundancyOptimizer with these options divides the states over the ranks.
     Raises:
         InputError: this PyTorch does not have the optimizer, or it cannot be shared.
     """
-    make = make_shared if shares_states else MAKERS[training.optimizer]
+    make = MAKERS[training.optimizer] if shared is None else partial(make_shared, options=shared)
     if training.precision == "bf16-master":
         return MasterWeights(network, lambda named: make(named, training))
     return make(list(network.named_parameters()), training)
@@ -135,11 +138,16 @@ def plain(training: Training) -> tuple[type[Optimizer], dict[str, Any]]:
 
 
 def make_plain(named: Named, training: Training) -> Optimizer:
+    if steps_with_own_adamw(training):
+        from .kernels import load
+        from .kernels.adamw import FusedAdamW
+
+        return FusedAdamW(tensors(named), load(), lr=LEARNING_RATE)
     kind, keywords = plain(training)
     return kind(tensors(named), **keywords)
 
 
-def make_shared(named: Named, training: Training) -> Optimizer:
+def make_shared(named: Named, training: Training, options: ZeroRedundancyOptions) -> Optimizer:
     """ZeroRedundancyOptimizer: each rank has the states of its part of the parameters."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -148,7 +156,8 @@ def make_shared(named: Named, training: Training) -> Optimizer:
             f"optimizer {training.optimizer} is not shared by ZeroRedundancyOptimizer here",
             f"use one of: {', '.join(PLAIN)}")
     kind, keywords = plain(training)
-    return ZeroRedundancyOptimizer(tensors(named), optimizer_class=kind, **keywords)
+    return ZeroRedundancyOptimizer(tensors(named), optimizer_class=kind, **keywords,
+        parameters_as_bucket_view=options.parameters_as_bucket_view)
 
 
 def adafactor(named: Named, training: Training) -> Optimizer:

@@ -50,8 +50,9 @@ class Trainer:
             self.wrapped = divide(model, training, parallel, device)
         self.precision = training.precision if self.wrapped.autocasts else "fp32"
         self.network, self.called = self.wrapped.network, self.wrapped.called
-        shares_states = parallel.framework == "zero-redundancy-optimizer"
-        self.optimizer = make_optimizer(self.network, training, shares_states=shares_states)
+        shared = parallel.framework == "zero-redundancy-optimizer"
+        self.optimizer = make_optimizer(
+            self.network, training, parallel.zero_redundancy if shared else None)
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
         shape = (training.micro_batch_size, training.seq_len)
         self.tokens, self.targets = (

@@ -9,9 +9,11 @@ from gpuledger.errors import Problem
 
 from ..policy import Policy
 from ..zero import Division
+from .ddp import DDP, unmodelled_ddp
 from .fsdp2 import FSDP2, unmodelled_fsdp2
+from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
-MODELLED = (None, "single", "fsdp2")
+MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
@@ -20,6 +22,10 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         options = parallel.fsdp2
         return FSDP2(parallel.dp // options.replicate, parallel.zero_stage == 3, options,
                      (rank or 0) % (parallel.dp // options.replicate))
+    if parallel.framework == "ddp":
+        return DDP(parallel.ddp)
+    if parallel.framework == "zero-redundancy-optimizer":
+        return ZeroRedundancy(parallel.ddp, parallel.dp, rank)
     return Division(parallel.zero_stage, parallel.dp)
 
 
@@ -30,5 +36,9 @@ def unmodelled(run: Run) -> Iterator[Problem]:
         yield Problem(
             f"framework = {parallel.framework}: its own buffers are not modelled yet",
             "leave framework out: the states, gathers and activations, without its buffers")
+    if parallel.framework in ("ddp", "zero-redundancy-optimizer"):
+        yield from unmodelled_ddp(training, parallel.ddp)
+    if parallel.framework == "zero-redundancy-optimizer":
+        yield from unmodelled_zero_redundancy(training)
     if parallel.framework == "fsdp2":
         yield from unmodelled_fsdp2(training, parallel.fsdp2)
