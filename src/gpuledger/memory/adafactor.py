@@ -1,4 +1,5 @@
-"""Adafactor's temporaries: means of squared gradients, and an estimate of the variance of every element."""
+"""Adafactor's temporaries: means of squared gradients, and an estimate of the variance of every
+element."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from .update_rules import Moves, Update, Variables
 
 
 def adafactor_for_loop(update: Update) -> Moves:
-    """Row and column means, their product in the parameter's size, one parameter after the other. [O10]
+    """Row and column means, their product in the parameter's size, one parameter after the other.
+    [O10]
 
     Ref: torch/optim/_adafactor.py _single_tensor_adafactor.
     """
@@ -52,7 +54,9 @@ def adafactor_foreach(update: Update) -> Moves:
         for weight in weights:
             yield from norm(weight, update.device)
         estimates = [weight.like("variance estimate") for weight in weights]
-        yield from (matrix_estimates if matrices else vector_estimates)(weights, estimates, update.device)
+        yield from (matrix_estimates if matrices else vector_estimates)(
+            weights, estimates, update.device
+        )
         yield from (-estimate for estimate in previous)
         previous = estimates
         for weight in weights:
@@ -60,7 +64,9 @@ def adafactor_foreach(update: Update) -> Moves:
     yield from (-estimate for estimate in previous)
 
 
-def matrix_estimates(weights: Sequence[Tensor], estimates: Sequence[Tensor], device: Device) -> Moves:
+def matrix_estimates(
+    weights: Sequence[Tensor], estimates: Sequence[Tensor], device: Device
+) -> Moves:
     """Row means of all, column means of all, products of all, means of row factors of all."""
     by_side = zip(*(means(weight, device) for weight in weights), strict=True)
     for side in by_side:
@@ -74,7 +80,9 @@ def matrix_estimates(weights: Sequence[Tensor], estimates: Sequence[Tensor], dev
     yield from (-mean for mean in row_means)
 
 
-def vector_estimates(weights: Sequence[Tensor], estimates: Sequence[Tensor], device: Device) -> Moves:
+def vector_estimates(
+    weights: Sequence[Tensor], estimates: Sequence[Tensor], device: Device
+) -> Moves:
     """Squared gradients of all, then clones of the variances of all."""
     squares = [weight.like("gradient squared") for weight in weights]
     yield from (+square for square in squares)
@@ -88,9 +96,18 @@ Means = tuple[str, Tensor, tuple[Tensor, Tensor]]
 def means(weight: Tensor, device: Device) -> tuple[Means, Means]:
     """(rows, 1) and (1, columns), each with its kernel's scratch."""
     rows, columns = weight.shape
-    return (("row mean", Tensor("row mean", (rows, 1), weight.dtype), reduce_rows(rows, columns, device)),
-            ("column mean", Tensor("column mean", (1, columns), weight.dtype),
-             reduce_columns(rows, columns, device)))
+    return (
+        (
+            "row mean",
+            Tensor("row mean", (rows, 1), weight.dtype),
+            reduce_rows(rows, columns, device),
+        ),
+        (
+            "column mean",
+            Tensor("column mean", (1, columns), weight.dtype),
+            reduce_columns(rows, columns, device),
+        ),
+    )
 
 
 def mean_of_rows(weight: Tensor, device: Device) -> Moves:

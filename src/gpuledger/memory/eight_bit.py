@@ -1,4 +1,5 @@
-"""AdamW with 8-bit states in PyTorch's own operators: slices of one parameter are unpacked to fp32 and packed.
+"""AdamW with 8-bit states in PyTorch's own operators: slices of one parameter are unpacked to fp32
+and packed.
 
 Where bitsandbytes is installed one kernel does it all, without temporaries.
 """
@@ -15,7 +16,8 @@ CODES = 256
 
 
 def adamw_8bit(update: Update) -> Moves:
-    """Ref: torch_runs/eight_bit_adam.py. Code tables come with the first quantized parameter. [O13]"""
+    """Ref: torch_runs/eight_bit_adam.py. Code tables come with the first quantized parameter. [O13]
+    """
     tables = update.first
     for weight in update.weights:
         n = weight.numel
@@ -37,7 +39,8 @@ def vector(name: str, n: Size, dtype: str = "float32") -> Tensor:
 
 
 def sliced(weight: Tensor) -> Moves:
-    """Slice by slice of whole blocks; both moments in fp32 live until the next slice's are there."""
+    """Slice by slice of whole blocks; both moments in fp32 live until the next slice's are there.
+    """
     variables = Variables()
     for begin in range(0, weight.numel, SLICE):
         n = min(SLICE, weight.numel - begin)
@@ -68,15 +71,44 @@ def packed(n: Size) -> Moves:
     sums, between = vector("sums of codes", CODES - 1), vector("between codes", CODES - 1)
     codes = vector("codes", blocks * QUANTIZATION_BLOCK, "int64")
     narrow = vector("narrow codes", n, "uint8")
-    yield from (+padded, +magnitudes, +largest, -magnitudes, -largest, +clamped, +normed, -clamped,
-                +sums, +between, -sums, +codes, +narrow, -narrow, -padded, -normed, -between, -codes)
+    yield from (
+        +padded,
+        +magnitudes,
+        +largest,
+        -magnitudes,
+        -largest,
+        +clamped,
+        +normed,
+        -clamped,
+        +sums,
+        +between,
+        -sums,
+        +codes,
+        +narrow,
+        -narrow,
+        -padded,
+        -normed,
+        -between,
+        -codes,
+    )
 
 
 def arithmetic(weight: Tensor, n: Size) -> Moves:
     """fp32 copies of 16-bit gradients, the denominator, the quotient and its cast."""
-    wide, denominator, quotient = (vector(name, n) for name in ("gradient", "denominator", "quotient"))
+    wide, denominator, quotient = (
+        vector(name, n) for name in ("gradient", "denominator", "quotient")
+    )
     narrow = vector("step", n, weight.dtype)
     if weight.dtype == "float32":
         yield from (+denominator, +quotient, -quotient, -denominator)
     else:
-        yield from (+wide, +denominator, +quotient, +narrow, -quotient, -narrow, -wide, -denominator)
+        yield from (
+            +wide,
+            +denominator,
+            +quotient,
+            +narrow,
+            -quotient,
+            -narrow,
+            -wide,
+            -denominator,
+        )

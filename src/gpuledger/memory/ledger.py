@@ -1,4 +1,5 @@
-"""Which storage lives, who holds it, and the ordered allocations and frees: the ledger of a step."""
+"""Which storage lives, who holds it, and the ordered allocations and frees: the ledger of a step.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -9,15 +10,23 @@ from gpuledger.program.tensor import Move, Tensor
 Event = tuple[int, int, Size]       # +1 or -1, number of the allocation, bytes
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
-ROLE_CATEGORY = {"parameter": "parameters", "gradient": "gradients", "scratch": "buffers",
-                 "activation": "activations", "weight_copy": "activations", "constant": "activations",
-                 "table": "buffers"}
+ROLE_CATEGORY = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "scratch": "buffers",
+    "activation": "activations",
+    "weight_copy": "activations",
+    "constant": "activations",
+    "table": "buffers",
+}
 
 
 class Memory:
-    """A storage is freed when its last holder lets go. `layer` tags the allocations of a decoder layer.
+    """A storage is freed when its last holder lets go. `layer` tags the allocations of a decoder
+    layer.
 
-    once: allocations of a layer of which only one layer's are alive at a time, however deep the model is.
+    once: allocations of a layer of which only one layer's are alive at a time, however deep the
+    model is.
     """
 
     def __init__(self) -> None:
@@ -28,7 +37,8 @@ class Memory:
         self.categories: list[str] = []
         self.layers: list[int | None] = []
         self.equations: list[str] = []                   # row of docs/formulas.md
-        self.current: dict[Tensor, int] = {}             # storage -> number of its latest allocation
+        # storage -> number of its latest allocation
+        self.current: dict[Tensor, int] = {}
         self.once: set[int] = set()
         self.layer: int | None = None
         self.equation = ""

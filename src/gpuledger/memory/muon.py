@@ -14,7 +14,8 @@ ITERATIONS = 5
 
 
 def muon(update: Update) -> Moves:
-    """The look-ahead gradient, then its orthogonalised copy, which lives until the next one's. [O12]
+    """The look-ahead gradient, then its orthogonalised copy, which lives until the next one's.
+    [O12]
 
     Ref: torch/optim/_muon.py _single_tensor_muon.
     """
@@ -30,7 +31,8 @@ def muon(update: Update) -> Moves:
 
 
 def orthogonalised(update: Update, matrix: Tensor) -> Generator[Move, None, Tensor]:
-    """X <- a X + (b X X^T + c (X X^T)^2) X, X of shape (m, n) or its transpose with m <= n. Returns X."""
+    """X <- a X + (b X X^T + c (X X^T)^2) X, X of shape (m, n) or its transpose with m <= n. Returns
+    X."""
     m = minimum(*matrix.shape)
     variables = Variables()
     x = matrix

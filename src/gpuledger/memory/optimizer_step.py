@@ -7,7 +7,7 @@ from gpuledger.config.training import Training
 from gpuledger.program.device import Device
 from gpuledger.program.tensor import Move, Tensor
 
-from .adafactor import adafactor_foreach, adafactor_for_loop
+from .adafactor import adafactor_for_loop, adafactor_foreach
 from .eight_bit import adamw_8bit
 from .ledger import Memory
 from .muon import muon
@@ -21,7 +21,9 @@ class OptimizerStep:
     Nothing is known here about who computes the gradients.
     """
 
-    def __init__(self, memory: Memory, weights: Sequence[Tensor], training: Training, device: Device):
+    def __init__(
+        self, memory: Memory, weights: Sequence[Tensor], training: Training, device: Device
+    ):
         self.memory = memory
         self.weights = weights
         self.training = training

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gpuledger.program.layout import CopyNeeded, Strides, dense, elementwise, viewed
+from gpuledger.program.layout import CopyNeeded, Shape, Strides, dense, elementwise, viewed
 from gpuledger.program.model import Program
 from gpuledger.program.program import Gradient, Incoming, Op, Part
 from gpuledger.program.tensor import Tensor
@@ -176,7 +176,7 @@ class Timeline:
         op, memory = step.op, self.memory
         incoming = [self.pending.pop(t) for t in op.writes if t in self.pending]
         if op.folded_output is not None and incoming[0].strides is not None:
-            incoming = [self.folded(incoming[0], op)]
+            incoming = [self.folded(incoming[0], op, op.folded_output)]
         saved = self.saved.pop(op, [])
         moves = op.backward(incoming[0].strides) if callable(op.backward) else op.backward
         memory.play(moves[:1])
@@ -193,10 +193,10 @@ class Timeline:
         if not step.region:
             memory.drop(*saved)
 
-    def folded(self, buffer: Buffer, op: Op) -> Buffer:
+    def folded(self, buffer: Buffer, op: Op, shape: Shape) -> Buffer:
         """The gradient in the shape in which the node's function wrote its output: a view, or a copy."""
         try:
-            strides = viewed(op.writes[0].shape, buffer.strides, op.folded_output)
+            strides = viewed(op.writes[0].shape, buffer.strides, shape)
         except CopyNeeded:
             copy = self.memory.allocate(op.writes[0].gradient())
             self.memory.drop(buffer.number)

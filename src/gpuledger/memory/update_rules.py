@@ -1,7 +1,8 @@
-"""What the updates of SGD, Adam and Lion allocate and free, in order: states once, temporaries in each step.
+"""What the updates of SGD, Adam and Lion allocate and free, in order: states once, temporaries in
+each step.
 
-A rule yields moves. Where Python code keeps a tensor in a variable until the variable is bound again, the
-rule does so too: that is why some temporaries live until the next parameter's.
+A rule yields moves. Where Python code keeps a tensor in a variable until the variable is bound
+again, the rule does so too: that is why some temporaries live until the next parameter's.
 """
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def adam_foreach(update: Update) -> Moves:
 
 
 def adam_for_loop(update: Update) -> Moves:
-    """sqrt(v), then the denominator, which its variable keeps until the next parameter's is there. [O8]
+    """sqrt(v), then the denominator, which its variable keeps until the next parameter's is there.
+    [O8]
 
     Ref: torch/optim/adam.py _single_tensor_adam.
     """
@@ -85,7 +87,8 @@ def adam_for_loop(update: Update) -> Moves:
 
 
 def lion(update: Update) -> Moves:
-    """The momentum's copy, and the direction beside it; states come with each parameter's update. [O9]"""
+    """The momentum's copy, and the direction beside it; states come with each parameter's update.
+    [O9]"""
     for weight in update.weights:
         yield from update.states(weight)
         copy, direction = weight.like("momentum copy"), weight.like("direction")

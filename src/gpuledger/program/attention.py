@@ -1,18 +1,18 @@
-"""Causal self-attention: projections, norms of queries and keys, rotary positions, the core, the output."""
+"""Causal self-attention: projections, norms of queries and keys, rotary positions, the core, the
+output."""
 from __future__ import annotations
 
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
-from . import fused_kernels
+from . import fused_kernels, views
 from . import operators as op
-from . import views
 from .attention_kernels import Core, core
 from .local import Local
 from .norm import NormWeights, norm
 from .program import Tape
-from .tensor_parallel import column_input, column_linear, row_linear
 from .tensor import Tensor
+from .tensor_parallel import column_input, column_linear, row_linear
 
 Heads = tuple[Tensor, Tensor, Tensor]      # query (b, a, s, d); key and value (b, kv, s, d)
 
@@ -51,7 +51,9 @@ def fused_projection(tape: Tape, x: Tensor, model: Model, training: Training,
     """One matrix; query, key and value are views of its output."""
     d = model.head_dim
     widths = (local.num_heads * d, local.num_kv_heads * d, local.num_kv_heads * d)
-    weights = op.LinearWeights.of(tape, "qkv", model.hidden_size, sum(widths), bias=model.bias.query)
+    weights = op.LinearWeights.of(
+        tape, "qkv", model.hidden_size, sum(widths), bias=model.bias.query
+    )
     query_norm, key_norm = head_norms(tape, model, training, local)
     out = output_weights(tape, model, local)
     qkv = column_linear(tape, local, weights, column_input(tape, local, x))
@@ -78,7 +80,11 @@ def separate_projections(tape: Tape, x: Tensor, model: Model, training: Training
     def heads(i: int, name: str, normed: NormWeights | None) -> Tensor:
         return split_heads(tape, name, column_linear(tape, local, weights[i], x), model, normed)
 
-    query, key, value = heads(0, "query", query_norm), heads(1, "key", key_norm), heads(2, "value", None)
+    query, key, value = (
+        heads(0, "query", query_norm),
+        heads(1, "key", key_norm),
+        heads(2, "value", None),
+    )
     return (query, key, value), out
 
 
@@ -113,7 +119,8 @@ def split_heads(tape: Tape, name: str, x: Tensor, model: Model,
 
 
 def rotates(tape: Tape, name: str, model: Model) -> bool:
-    """The fused kernel turns queries and keys on their own, unless they lie in one tensor with values."""
+    """The fused kernel turns queries and keys on their own, unless they lie in one tensor with
+    values."""
     together = model.qkv_projection == "fused" and model.qk_norm == "none"
     return tape.kernels.rotary and name in ("query", "key") and not together
 
@@ -125,12 +132,18 @@ def rotary_table(tape: Tape, model: Model, local: Local) -> Tensor:
 
 
 def rotate(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
-    """x * cos + cat(-second, first) * sin on (b, a, s, d); a narrower table rotates the first dims only."""
+    """x * cos + cat(-second, first) * sin on (b, a, s, d); a narrower table rotates the first dims
+    only."""
     width, d = table.shape[-1], x.shape[-1]
     with tape.part("rotate", x):
         if width is not d and width != d:
-            turned, kept = (views.slice_last(tape, f"{x.name} {name}", x, start, size) for name, start, size
-                            in (("rotated dims", 0, width), ("other dims", width, d - width)))
+            turned, kept = (
+                views.slice_last(tape, f"{x.name} {name}", x, start, size)
+                for name, start, size in (
+                    ("rotated dims", 0, width),
+                    ("other dims", width, d - width),
+                )
+            )
             tape.hold(turned, kept)
             turned = rotate(tape, turned, table)
             return views.concatenate(tape, f"{x.name} rotated", (turned, kept), x.shape)
@@ -138,10 +151,13 @@ def rotate(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
 
 
 def rotate_all(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
-    """Half-rotation form of RoPE. Ref: RoFormer (2104.09864) eq. 34, as GPT-NeoX and LLaMA write it."""
+    """Half-rotation form of RoPE. Ref: RoFormer (2104.09864) eq. 34, as GPT-NeoX and LLaMA write
+    it."""
     half = x.shape[-1] // 2
     first, second = views.split(tape, "halves", x, (half, half))
     left = op.multiply_by_table(tape, "x * cos", x, table)
-    turned = views.concatenate(tape, "turned", (op.elementwise(tape, "-second", second), first), x.shape)
+    turned = views.concatenate(
+        tape, "turned", (op.elementwise(tape, "-second", second), first), x.shape
+    )
     right = op.multiply_by_table(tape, "turned * sin", turned, table)
     return op.add(tape, f"{x.name} rotated", left, right)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from gpuledger.config.model import Model
 from gpuledger.config.training import Attention, Training
 
-from . import fused_kernels
+from . import fused_kernels, views
 from . import operators as op
-from . import views
 from .fused_attention import fused
 from .math_attention import math_kernel
 from .program import Tape
@@ -31,8 +30,14 @@ class Core:
         """The window counts only if it is shorter than the sequence."""
         window = model.window(layer)
         narrow = window if window is not None and training.seq_len > window else None
-        return cls(training.attention, model.attention_dropout > 0, model.attention_softcap is not None,
-                   model.positions == "alibi", narrow, training.recompute == "selective")
+        return cls(
+            training.attention,
+            model.attention_dropout > 0,
+            model.attention_softcap is not None,
+            model.positions == "alibi",
+            narrow,
+            training.recompute == "selective",
+        )
 
     @property
     def masked(self) -> bool:
@@ -74,8 +79,8 @@ def softcap(tape: Tape, name: str, x: Tensor) -> Tensor:
 
 
 def matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
-    """torch.matmul of (b, a, m, k) and (b, a, k, n): bmm folds b and a into one dim, by a copy where
-    strides do not allow a view."""
+    """torch.matmul of (b, a, m, k) and (b, a, k, n): bmm folds b and a into one dim, by a copy
+    where strides do not allow a view."""
     with tape.part(name, x, y):
         cast_x, cast_y = op.autocast(tape, x, y)
         assert cast_x is not None and cast_y is not None

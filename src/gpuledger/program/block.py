@@ -1,4 +1,5 @@
-"""Decoder block: attention and MLP around the residual stream, with norms where the model has them."""
+"""Decoder block: attention and MLP around the residual stream, with norms where the model has them.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable

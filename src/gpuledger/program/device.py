@@ -9,8 +9,8 @@ from typing import Literal
 class Device:
     """capability as (major, minor); num_sms streaming multiprocessors.
 
-    kind: "cpu" is for what autograd keeps alone (see `measures.saved_bytes`): some of PyTorch's operators
-    keep other tensors there. Scratch and the order of allocations are CUDA's.
+    kind: "cpu" is for what autograd keeps alone (see `measures.saved_bytes`): some of PyTorch's
+    operators keep other tensors there. Scratch and the order of allocations are CUDA's.
     """
 
     capability: tuple[int, int] = (9, 0)
@@ -29,7 +29,8 @@ class Device:
 
     @property
     def small_shared_memory(self) -> bool:
-        """The multiprocessors of 8.6, 8.9 and 12.x: 1536 threads, 99 KiB of shared memory per block."""
+        """The multiprocessors of 8.6, 8.9 and 12.x: 1536 threads, 99 KiB of shared memory per
+        block."""
         return self.capability in ((8, 6), (8, 9)) or self.capability >= (12, 0)
 
     @property

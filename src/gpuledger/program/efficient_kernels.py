@@ -1,8 +1,10 @@
-"""Workspaces of the memory-efficient attention: which tiles its backward works on, and what follows.
+"""Workspaces of the memory-efficient attention: which tiles its backward works on, and what
+follows.
 
-Ref: ATen/native/transformers/cuda/mem_eff_attention (kernel_backward.h, kernels/generate_kernels.py) and
-attention_backward.cu. The choice by shared memory was measured at capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0
-and 12.0 (torch 2.14.1, head_dim 32 to 256, with and without dropout).
+Ref: ATen/native/transformers/cuda/mem_eff_attention (kernel_backward.h,
+kernels/generate_kernels.py) and attention_backward.cu. The choice by shared memory was measured at
+capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 (torch 2.14.1, head_dim 32 to 256, with and
+without dropout).
 """
 from __future__ import annotations
 
@@ -44,14 +46,16 @@ def tile_of(head_dim: Size, dtype: str, dropout: bool, device: Device) -> Tile:
 
 
 def efficient_forward(query: Tensor) -> Tensor:
-    """The output in fp32, where head_dim is too wide for registers and the output is in 16 bit. [K5]"""
+    """The output in fp32, where head_dim is too wide for registers and the output is in 16 bit.
+    [K5]"""
     b, a, s, d = query.shape
     wide = 4 * b * a * s * d * (d > 128) if query.dtype != "float32" else 0
     return scratch("output fp32", wide)
 
 
 def efficient_backward(query: Tensor, dropout: bool, device: Device) -> Tensor:
-    """fp32 tiles (with a lock) in which blocks of keys sum dQ, and staged dK and dV per split of the keys.
+    """fp32 tiles (with a lock) in which blocks of keys sum dQ, and staged dK and dV per split of
+    the keys.
 
     query: (b, a, s, d). [K5]
     """

@@ -25,7 +25,8 @@ def embedding(tape: Tape, model: Model, training: Training, local: Local) -> tup
             rows = model.max_position_embeddings + model.learned_position_offset
             table = tape.weight("position.weight", rows, h)
             position = op.embedding(tape, "position", table, (s,))
-            x = op.add(tape, "token + position", position, x)    # the temporary dies before the rebound x
+            # the temporary dies before the rebound x
+            x = op.add(tape, "token + position", position, x)
         if model.embedding_norm:
             x = norm(tape, NormWeights.of(tape, "embedding norm", model, training), x)
         if model.embedding_dropout:

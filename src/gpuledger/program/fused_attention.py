@@ -1,13 +1,13 @@
-"""FlashAttention-2, the memory-efficient kernel and cuDNN's: one operator each, no scores in memory."""
+"""FlashAttention-2, the memory-efficient kernel and cuDNN's: one operator each, no scores in
+memory."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError
 
-from . import kernels
+from . import kernels, views
 from . import operators as op
-from . import views
 from .efficient_kernels import efficient_backward, efficient_forward
 from .layout import Strides, elementwise, transposed
 from .masks import bias_of_mask, padded_bias
@@ -23,7 +23,8 @@ Heads = tuple[Tensor, ...]                  # query, key, value: (b, a, s, d); p
 
 
 def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11] [F22]"""
+    """(b, a, s, d) x3 -> (b, a, s, d). Keeps Q, K, V, the output and logsumexp (b, a, s). [S11]
+    [F22]"""
     inputs = cast_inputs(tape, settings, query, key, value)
     if settings.kernel == "flash":
         return padded_flash(tape, settings, inputs)
@@ -35,8 +36,8 @@ def fused(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
 
 
 def cast_inputs(tape: Tape, settings: Core, *inputs: Tensor) -> Heads:
-    """By autocast, the last one first; FlashAttention with a window is called past autocast, which the
-    model makes up for, the first one first."""
+    """By autocast, the last one first; FlashAttention with a window is called past autocast, which
+    the model makes up for, the first one first."""
     if settings.kernel == "flash" and settings.window is not None:
         query, key, value = (op.cast(tape, t, tape.precision.compute_dtype) for t in inputs)
         tape.hold(query, key, value)
@@ -47,24 +48,33 @@ def cast_inputs(tape: Tape, settings: Core, *inputs: Tensor) -> Heads:
 
 
 def require_alignment(query: Tensor) -> None:
-    """Raises InputError for a head_dim that the memory-efficient kernel cannot read in pieces of 16 bytes."""
+    """Raises InputError for a head_dim that the memory-efficient kernel cannot read in pieces of 16
+    bytes."""
     multiple, d = 16 // ITEMSIZE[query.dtype], query.shape[-1]
     if not uniformly(d % multiple == 0):
-        raise InputError(f"attention: efficient needs head_dim in multiples of {multiple} for "
-                         f"{query.dtype}, not {d}", "use attention: flash (which pads), math or eager")
+        raise InputError(
+            f"attention: efficient needs head_dim in multiples of {multiple} for "
+            f"{query.dtype}, not {d}",
+            "use attention: flash (which pads), math or eager",
+        )
 
 
 def require_backward(d: Size, dropout: bool, tape: Tape) -> None:
     """Raises InputError for a head_dim that FlashAttention-2 has no backward kernel for.
 
-    Ref: ATen/native/transformers/cuda/sdp_utils.cpp (head_dim above 192 on the smaller multiprocessors).
+    Ref: ATen/native/transformers/cuda/sdp_utils.cpp (head_dim above 192 on the smaller
+    multiprocessors).
     """
-    small = tape.device.small_shared_memory and uniformly(d > 192) and (dropout or uniformly(d <= 224))
+    small = (
+        tape.device.small_shared_memory and uniformly(d > 192) and (dropout or uniformly(d <= 224))
+    )
     if small or uniformly(d > 256):
         capability = ".".join(map(str, tape.device.capability))
-        raise InputError(f"attention: flash has no backward kernel for head_dim {d} at compute capability "
-                         f"{capability}{' with attention dropout' if dropout else ''}",
-                         "use attention: efficient, math or eager")
+        raise InputError(
+            f"attention: flash has no backward kernel for head_dim {d} at compute capability "
+            f"{capability}{' with attention dropout' if dropout else ''}",
+            "use attention: efficient, math or eager",
+        )
 
 
 def padded_flash(tape: Tape, settings: Core, inputs: Heads) -> Tensor:
@@ -81,7 +91,8 @@ def padded_flash(tape: Tape, settings: Core, inputs: Heads) -> Tensor:
 
 
 def kernel_bias(tape: Tape, settings: Core, query: Tensor) -> Tensor | None:
-    """The bias (s, s) of a window, or ALiBi's (a, s, s), in the query's dtype and aligned for the kernel."""
+    """The bias (s, s) of a window, or ALiBi's (a, s, s), in the query's dtype and aligned for the
+    kernel."""
     _, a, s, _ = query.shape
     if not settings.masked:
         return None
@@ -107,14 +118,16 @@ def same_layout(x: Tensor, name: str) -> Tensor:
 
 
 def attention_flops(query: Tensor) -> Size:
-    """Q K^T and P V over all s x s pairs: what the kernels' callers count; masked blocks are skipped."""
+    """Q K^T and P V over all s x s pairs: what the kernels' callers count; masked blocks are
+    skipped."""
     b, a, s, d = query.shape
     return 4 * b * a * s * s * d
 
 
 def attention_op(settings: Core, inputs: Heads, outputs: tuple[Tensor, ...], gradients: Heads,
                  **moves: Any) -> Op:
-    """The node common to the three kernels. Backward forms S again: 2.5 times the forward products."""
+    """The node common to the three kernels. Backward forms S again: 2.5 times the forward products.
+    """
     query, key, value, *bias = inputs
     flops = attention_flops(query)
     y, logsumexp, *random_state = outputs
@@ -125,17 +138,18 @@ def attention_op(settings: Core, inputs: Heads, outputs: tuple[Tensor, ...], gra
 
 
 def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with dropout.
+    """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with
+    dropout.
 
-    Output and gradients lie in memory as the inputs do; backward reads contiguous (b, s, a, d) tensors,
-    and copies what is not. Ref: _flash_attention_backward (ATen/native/transformers/cuda).
+    Output and gradients lie in memory as the inputs do; backward reads contiguous (b, s, a, d)
+    tensors, and copies what is not. Ref: _flash_attention_backward (ATen/native/transformers/cuda).
     """
     b, a, s, d = query.shape
     y, logsumexp = same_layout(query, "attention"), Tensor("logsumexp", (b, a, s), "float32")
     state, unused = scratch("rng state", 16), scratch("rng unused", 8)
     if settings.dropout:
         seed = scratch("rng seed", 16)
-        forward = (+y, +logsumexp, +seed, +unused, +state, -seed)
+        forward: Moves = (+y, +logsumexp, +seed, +unused, +state, -seed)
     else:
         per_split = kernels.flash_forward(b, a, s, d, tape.device)
         forward = (+y, +logsumexp, *(+t for t in per_split), +state, +unused,
@@ -155,9 +169,9 @@ def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor)
 
 
 def efficient(tape: Tape, settings: Core, inputs: Heads, bias: Tensor | None) -> Tensor:
-    """The memory-efficient kernel: logsumexp is padded to 32 queries; with dropout the random state stays
-    on the CPU. A bias is kept."""
-    query, key, value = inputs
+    """The memory-efficient kernel: logsumexp is padded to 32 queries; with dropout the random state
+    stays on the CPU. A bias is kept."""
+    query = inputs[0]
     b, a, s, _ = query.shape
     y = heads_inside(query, "attention")
     logsumexp = Tensor("logsumexp", (b, a, round_up(s, 32)), "float32")
@@ -167,11 +181,22 @@ def efficient(tape: Tape, settings: Core, inputs: Heads, bias: Tensor | None) ->
         forward: Moves = (+y, +logsumexp, +wide, -wide)
     else:
         seed, offset = scratch("seed", 8), scratch("offset", 8)
-        outputs, forward = (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp, +wide, -wide)
+        outputs, forward = (
+            (y, logsumexp, offset, seed),
+            (+seed, +offset, +y, +logsumexp, +wide, -wide),
+        )
     dq, dk, dv = (heads_inside(t, f"d({t.name})") for t in inputs)
     with_bias = inputs if bias is None else (*inputs, bias)
-    return tape.append(attention_op(settings, with_bias, outputs, (dq, dk, dv), forward=forward,
-                                    backward=(+dq, +dk, +dv, *efficient_scratch(tape, settings, query))))
+    return tape.append(
+        attention_op(
+            settings,
+            with_bias,
+            outputs,
+            (dq, dk, dv),
+            forward=forward,
+            backward=(+dq, +dk, +dv, *efficient_scratch(tape, settings, query)),
+        )
+    )
 
 
 def efficient_scratch(tape: Tape, settings: Core, query: Tensor) -> Moves:
@@ -188,7 +213,8 @@ def efficient_scratch(tape: Tape, settings: Core, query: Tensor) -> Moves:
 
 
 def cudnn(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """cuDNN's kernel: what autograd keeps is known (FakeTensor), its workspace is not (no entry)."""
+    """cuDNN's kernel: what autograd keeps is known (FakeTensor), its workspace is not (no entry).
+    """
     b, a, s, _ = query.shape
     y, logsumexp = heads_inside(query, "attention"), Tensor("logsumexp", (b, a, s, 1), "float32")
     seed, offset = scratch("seed", 8), scratch("offset", 8)

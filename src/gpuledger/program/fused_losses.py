@@ -1,4 +1,5 @@
-"""torch.nn.functional.linear_cross_entropy in chunks: the gradients are formed in the forward pass."""
+"""torch.nn.functional.linear_cross_entropy in chunks: the gradients are formed in the forward pass.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from .sizes import Size, ceil_div, product
 from .tensor import Move, Tensor
 
 
-def fused_linear_cross_entropy(tape: Tape, weights: LinearWeights, x: Tensor, chunks: int) -> Tensor:
-    """x: (b, s, h) -> the loss. Keeps d x, d W (and d c) instead of any logits; it knows no autocast. [S13]
+def fused_linear_cross_entropy(
+    tape: Tape, weights: LinearWeights, x: Tensor, chunks: int
+) -> Tensor:
+    """x: (b, s, h) -> the loss. Keeps d x, d W (and d c) instead of any logits; it knows no
+    autocast. [S13]
 
     Ref: torch/nn/modules/linear_cross_entropy.py (2.14), acc_policy "compact".
     """
@@ -23,7 +27,9 @@ def fused_linear_cross_entropy(tape: Tape, weights: LinearWeights, x: Tensor, ch
     loss = Tensor("loss", (), x.dtype)
     parameters = [t for t in (weights.weight, weights.offset) if t is not None]
     dx = Tensor("d(x) in forward", (rows, h), x.dtype)
-    d_parameters = [Tensor(f"d({t.name}) in forward", t.shape, t.dtype, "gradient") for t in parameters]
+    d_parameters = [
+        Tensor(f"d({t.name}) in forward", t.shape, t.dtype, "gradient") for t in parameters
+    ]
     gradients: dict[Tensor, Gradient] = {x: dx.view("dX", x.shape)}
     gradients.update(zip(parameters, d_parameters, strict=True))
     forward = tuple(chunked_forward(sizes, loss, [dx, *d_parameters], tape.device))
@@ -86,7 +92,8 @@ def temporary(name: str, shape: tuple[Size, ...], dtype: str) -> Tensor:
 
 def chunked_forward(sizes: Sizes, loss: Tensor, gradients: list[Tensor],
                     device: Device) -> Iterator[Move]:
-    """Buffers for one chunk, the loss and the gradients, weights of the rows, then chunk by chunk."""
+    """Buffers for one chunk, the loss and the gradients, weights of the rows, then chunk by chunk.
+    """
     buffers = [temporary("logits", (sizes.chunk, sizes.v), "float32"),
                temporary("factors", (sizes.chunk,), "float32")]
     yield from (+t for t in buffers)
@@ -118,7 +125,10 @@ class RowWeights:
 def row_weights(rows: Size, device: Device) -> RowWeights:
     """mask == ignored, targets with 0 for ignored ones, and -1 / count of the others."""
     mask, targets = temporary("mask", (rows,), "bool"), temporary("targets", (rows,), "int64")
-    weights, inverse = temporary("row weights", (rows,), "float32"), temporary("~mask", (rows,), "bool")
+    weights, inverse = (
+        temporary("row weights", (rows,), "float32"),
+        temporary("~mask", (rows,), "bool"),
+    )
     zero, count = temporary("0", (), "int64"), temporary("count", (), "float32")
     empty, nan = temporary("count == 0", (), "bool"), temporary("nan", (), "float32")
     negative, divisor = temporary("-count", (), "float32"), temporary("divisor", (), "float32")
@@ -131,8 +141,11 @@ def row_weights(rows: Size, device: Device) -> RowWeights:
 def one_chunk(sizes: Sizes, n: Size, slots: Slots, device: Device) -> Iterator[Move]:
     """n rows: logits and their softmax in place, then the gradients of x, W and c."""
     rows_of = reduce_rows(n, sizes.v, device)
-    picked, dot, log_dot = (temporary("picked logits", (n,), "float32"),
-                            temporary("dot", (), "float32"), temporary("dot of logs", (), "float32"))
+    picked, dot, log_dot = (
+        temporary("picked logits", (n,), "float32"),
+        temporary("dot", (), "float32"),
+        temporary("dot of logs", (), "float32"),
+    )
     yield from scratch_of(rows_of)
     yield from (+picked, +dot, -picked, -dot)
     yield from slots.replace("sums of exponentials", (n,), "float32")

@@ -25,7 +25,9 @@ def head(tape: Tape, x: Tensor, model: Model, training: Training, local: Local,
     with tape.part("head", x):
         x = norm(tape, final_norm, x)
         if training.loss == "chunked":
-            return chunked_cross_entropy(tape, weights, x, cap=cap, chunks=training.loss_chunks), None
+            return chunked_cross_entropy(
+                tape, weights, x, cap=cap, chunks=training.loss_chunks
+            ), None
         if tape.kernels.loss == "linear":
             return linear_cross_entropy(tape, weights.weight, x, training.loss_chunks), None
         if training.loss == "fused_linear":
@@ -36,10 +38,14 @@ def head(tape: Tape, x: Tensor, model: Model, training: Training, local: Local,
         if training.loss == "fp32_logits":
             logits = op.cast(tape, logits, "float32")
         tape.hold(logits)
-        return vocabulary_cross_entropy(tape, local, logits), logits if training.keep_logits else None
+        return vocabulary_cross_entropy(
+            tape, local, logits
+        ), logits if training.keep_logits else None
 
 
-def head_weights(tape: Tape, model: Model, local: Local, tied_weight: Tensor | None) -> op.LinearWeights:
+def head_weights(
+    tape: Tape, model: Model, local: Local, tied_weight: Tensor | None
+) -> op.LinearWeights:
     """(v, h), perhaps the token embedding's own, and perhaps a bias (v)."""
     if tied_weight is None:
         return op.LinearWeights.of(tape, "head", model.hidden_size, local.vocab_size,

@@ -1,10 +1,11 @@
-"""Scratch that CUDA kernels take and give back inside one call. One function per formula, ints or arrays."""
+"""Scratch that CUDA kernels take and give back inside one call. One function per formula, ints or
+arrays."""
 from __future__ import annotations
 
 from functools import lru_cache
 
 from .device import Device
-from .sizes import Size, ceil_div, each, minimum, uniformly
+from .sizes import Size, ceil_div, each, minimum
 from .tensor import Move, Tensor, scratch
 
 
@@ -16,8 +17,8 @@ def padded_head(d: Size) -> Size:
 def embedding_backward(d_weight: Tensor, tokens: Size, device: Device) -> tuple[Move, ...]:
     """Dense gradient (rows, width) of a lookup of `tokens` indices. [K2]
 
-    Above 3072 indices they are sorted first, and runs of equal ones are summed in pieces of at most ten.
-    Ref: ATen/native/cuda/EmbeddingBackwardKernel.cu. CUB's tile sizes: see `sort_tiles`.
+    Above 3072 indices they are sorted first, and runs of equal ones are summed in pieces of at most
+    ten. Ref: ATen/native/cuda/EmbeddingBackwardKernel.cu. CUB's tile sizes: see `sort_tiles`.
     """
     if isinstance(tokens, int) and tokens <= 3072:
         return (+d_weight,)
@@ -33,13 +34,23 @@ def embedding_backward(d_weight: Tensor, tokens: Size, device: Device) -> tuple[
     def scan(items: Size, tile: int) -> Size:
         return 767 + 256 * ceil_div(8 * (32 + ceil_div(items, tile)), 256)
 
-    ordered, original, positions = (take(n, 8 * tokens) for n in ("sorted", "original", "positions"))
-    passes = 1 + (rows >= 2**8) + (rows >= 2**16) + (rows >= 2**24)      # over 8 bits of the index each
+    ordered, original, positions = (
+        take(n, 8 * tokens) for n in ("sorted", "original", "positions")
+    )
+    # over 8 bits of the index each
+    passes = 1 + (rows >= 2**8) + (rows >= 2**16) + (rows >= 2**24)
     double_buffers = 2 * 256 * ceil_div(8 * tokens, 256) * (passes > 1)
     radix = take("radix sort",
                  double_buffers + 511 + 2048 * passes + 1024 * ceil_div(tokens, radix_tile))
-    starts, number, unique = take("starts", 8 * tokens), take("number", 8), take("unique", 8 * tokens)
-    select, prefix = take("select", scan(tokens, select_tile)), take("prefix sum", scan(segments, 448))
+    starts, number, unique = (
+        take("starts", 8 * tokens),
+        take("number", 8),
+        take("unique", 8 * tokens),
+    )
+    select, prefix = (
+        take("select", scan(tokens, select_tile)),
+        take("prefix sum", scan(segments, 448)),
+    )
     per_segment, offsets = take("pieces per segment", 8 * segments), take("offsets", 8 * segments)
     total, piece_starts = take("number of pieces", 8), take("piece starts", 8 * pieces)
     sums = take("sums per piece", 4 * pieces * width)
@@ -52,8 +63,8 @@ def embedding_backward(d_weight: Tensor, tokens: Size, device: Device) -> tuple[
 def sort_tiles(device: Device) -> tuple[int, int]:
     """Items per tile of CUB's radix sort and of its selection of unique indices. [K2]
 
-    Measured: the numbers of indices at which temporary storage grows, at capability 7.5, 8.0, 8.6, 8.9, 9.0
-    and 10.0 (torch 2.14.1). The scan's tile of 448 is the same in all.
+    Measured: the numbers of indices at which temporary storage grows, at capability 7.5, 8.0, 8.6,
+    8.9, 9.0 and 10.0 (torch 2.14.1). The scan's tile of 448 is the same in all.
     """
     if device.capability >= (9, 0):
         return 4608, 2464
@@ -74,7 +85,8 @@ def flash_backward(b: Size, a: Size, s: Size, d: Size) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=2**16)
 def flash_splits(b: int, a: int, s: int, d: int, num_sms: int) -> int:
-    """Over how many parts of the keys the forward kernel splits when queries alone leave the GPU idle. [K4]
+    """Over how many parts of the keys the forward kernel splits when queries alone leave the GPU
+    idle. [K4]
 
     Ref: flash_api.cpp num_splits_heuristic: the fewest splits within 85 % of the best occupancy of
     2 x num_sms blocks. Ints only.

@@ -1,8 +1,8 @@
 """How a tensor lies in memory, and when PyTorch can view it differently without a copy.
 
 A layout is a tuple of strides in elements, or None for a contiguous tensor (the common case, at no
-cost). Strides decide copies: `bmm` folds batch and heads into one dimension and must copy what cannot be
-viewed so; a gradient that arrives with other strides is made contiguous by `reshape`.
+cost). Strides decide copies: `bmm` folds batch and heads into one dimension and must copy what
+cannot be viewed so; a gradient that arrives with other strides is made contiguous by `reshape`.
 """
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def dense_strides(shape: Shape) -> tuple[Size, ...]:
 
 
 def normal(shape: Shape, strides: Strides) -> Strides:
-    """CONTIGUOUS if these strides are; dimensions of size 1 do not matter (TensorImpl::is_contiguous)."""
+    """CONTIGUOUS if these strides are; dimensions of size 1 do not matter
+    (TensorImpl::is_contiguous)."""
     if strides is None:
         return None
     expected: Size = 1
@@ -62,8 +63,8 @@ def expanded(shape: Shape, strides: Strides, dim: int, size: Size) -> tuple[Shap
 def viewed(shape: Shape, strides: Strides, new_shape: Shape) -> Strides:
     """Strides of `x.view(new_shape)`. Raises CopyNeeded where `reshape` would copy.
 
-    Ref: at::detail::computeStride (ATen/TensorUtils.cpp): the old dimensions fall into runs that are
-    contiguous in memory; each run must be covered by new dimensions exactly.
+    Ref: at::detail::computeStride (ATen/TensorUtils.cpp): the old dimensions fall into runs that
+    are contiguous in memory; each run must be covered by new dimensions exactly.
     """
     if strides is None:
         return None
@@ -94,8 +95,8 @@ def viewed(shape: Shape, strides: Strides, new_shape: Shape) -> Strides:
 def elementwise(shape: Shape, *operands: Strides) -> Strides:
     """Strides of the result that PyTorch allocates for operands of one (broadcast) shape.
 
-    A stride of 0 marks a broadcast dimension. The result is dense, its dimensions in the order of the
-    operands' strides. Ref: TensorIteratorBase::reorder_dimensions (ATen/TensorIterator.cpp).
+    A stride of 0 marks a broadcast dimension. The result is dense, its dimensions in the order of
+    the operands' strides. Ref: TensorIteratorBase::reorder_dimensions (ATen/TensorIterator.cpp).
     """
     if all(strides is None for strides in operands):
         return None

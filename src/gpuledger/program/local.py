@@ -12,7 +12,8 @@ from .sizes import Size, ceil_div, round_up
 
 
 def shard(size: int, ways: int, what: str) -> int:
-    """size / ways. Raises InputError where it does not divide: padding is a decision with a name."""
+    """size / ways. Raises InputError where it does not divide: padding is a decision with a name.
+    """
     if ways > 1 and size % ways:
         raise InputError(f"{what} = {size} cannot be split {ways} ways",
                          f"use a divisor of {size}, or pad it")
@@ -24,8 +25,8 @@ class Local:
     """Local sizes: b sequences, s tokens of each, heads, kv heads, MLP width and vocabulary rows.
 
     tp ranks share each layer; with sequence_parallel the residual stream has s / tp tokens on each.
-    style: whose tensor-parallel modules, "megatron" or "torch" (DTensor). cp ranks share the sequence,
-    and exchange keys and values in a ring or gather them (cp_exchange).
+    style: whose tensor-parallel modules, "megatron" or "torch" (DTensor). cp ranks share the
+    sequence, and exchange keys and values in a ring or gather them (cp_exchange).
     """
 
     micro_batch_size: Size
@@ -63,9 +64,12 @@ class Local:
         whole = cls.of(model, training, parallel.tp, parallel.cp)
         if parallel.sequence_parallel:
             shard(whole.seq_len, parallel.tp, "seq_len of a context-parallel rank")
-        changes = {"vocab_size": padded_vocab_size(model.vocab_size, parallel) // parallel.tp,
-                   "sequence_parallel": parallel.sequence_parallel,
-                   "style": parallel.model_parallel_library, "cp_exchange": parallel.context_exchange}
+        changes = {
+            "vocab_size": padded_vocab_size(model.vocab_size, parallel) // parallel.tp,
+            "sequence_parallel": parallel.sequence_parallel,
+            "style": parallel.model_parallel_library,
+            "cp_exchange": parallel.context_exchange,
+        }
         return cls(**(whole.__dict__ | changes))
 
     @property

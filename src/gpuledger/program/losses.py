@@ -1,9 +1,9 @@
-"""From the final norm's output (b, s, h) to the loss: the whole logits at once, in pieces, or fused."""
+"""From the final norm's output (b, s, h) to the loss: the whole logits at once, in pieces, or
+fused."""
 from __future__ import annotations
 
-from . import fused_kernels
+from . import fused_kernels, views
 from . import operators as op
-from . import views
 from .attention_kernels import softcap
 from .program import INCOMING, Op, Tape
 from .sizes import Size, ceil_div, product, uniformly
@@ -35,7 +35,8 @@ def cross_entropy(tape: Tape, logits: Tensor, *, mean: bool = True) -> Tensor:
 
 def chunked_cross_entropy(tape: Tape, weights: op.LinearWeights, x: Tensor, *, cap: bool,
                           chunks: int) -> Tensor:
-    """Each piece of the tokens is projected and compared under a checkpoint: one piece's logits live at a time."""
+    """Each piece of the tokens is projected and compared under a checkpoint: one piece's logits
+    live at a time."""
     with tape.part("chunked cross entropy", x):
         h = x.shape[-1]
         rows = product(x.shape[:-1])
@@ -50,7 +51,8 @@ def chunked_cross_entropy(tape: Tape, weights: op.LinearWeights, x: Tensor, *, c
 
 
 def piece_sizes(rows: Size, chunks: int) -> tuple[Size, ...]:
-    """torch.chunk: pieces of ceil(rows / chunks), the last one shorter; perhaps fewer than asked."""
+    """torch.chunk: pieces of ceil(rows / chunks), the last one shorter; perhaps fewer than asked.
+    """
     size = ceil_div(rows, chunks)
     full = next(n for n in range(chunks, 0, -1) if uniformly(rows // size == n))
     rest = rows - full * size

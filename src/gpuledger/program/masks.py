@@ -1,17 +1,20 @@
-"""What scaled_dot_product_attention adds to the scores: causal, windowed and ALiBi biases, as it makes them."""
+"""What scaled_dot_product_attention adds to the scores: causal, windowed and ALiBi biases, as it
+makes them."""
 from __future__ import annotations
 
 from .program import Op, Tape
 from .sizes import Size, round_up
 from .tensor import Tensor
 
-EFFICIENT_COLUMNS = 8          # the memory-efficient kernel reads rows of a bias aligned to so many elements
+# the memory-efficient kernel reads rows of a bias aligned to so many elements
+EFFICIENT_COLUMNS = 8
 
 
 def bias_of_mask(tape: Tape, s: Size, dtype: str) -> Tensor:
     """A bool mask (s, s) as a bias of 0 and -inf. [S15]
 
-    Two scalars and `where`. Ref: convert_boolean_attn_mask (ATen/native/transformers/attention.cpp).
+    Two scalars and `where`. Ref: convert_boolean_attn_mask
+    (ATen/native/transformers/attention.cpp).
     """
     bias = Tensor("attention bias", (s, s), dtype, "constant")
     hidden, seen = (Tensor(name, (), dtype, "scratch") for name in ("-inf", "0"))
@@ -20,7 +23,8 @@ def bias_of_mask(tape: Tape, s: Size, dtype: str) -> Tensor:
 
 
 def causal_bias(tape: Tape, s: Size, dtype: str) -> Tensor:
-    """The math kernel's own mask: ones (s, s), their lower triangle, and the bias made from it. [S15]"""
+    """The math kernel's own mask: ones (s, s), their lower triangle, and the bias made from it.
+    [S15]"""
     bias = Tensor("attention bias", (s, s), dtype, "constant")
     ones, triangle = (Tensor(name, (s, s), "bool", "scratch") for name in ("ones", "triangle"))
     hidden, seen = (Tensor(name, (), dtype, "scratch") for name in ("-inf", "0"))

@@ -1,4 +1,5 @@
-"""PyTorch's math kernel: attention composed of elementary operators, in fp32 even for 16-bit inputs."""
+"""PyTorch's math kernel: attention composed of elementary operators, in fp32 even for 16-bit
+inputs."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def math_kernel(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(b, a, s, d) x3 -> (b, a, s, d). Q and K are each scaled by d^-1/4 before the product. [S16] [F21]
+    """(b, a, s, d) x3 -> (b, a, s, d). Q and K are each scaled by d^-1/4 before the product. [S16]
+    [F21]
 
     Ref: _scaled_dot_product_attention_math (ATen/native/transformers/attention.cpp).
     """
@@ -47,7 +49,8 @@ def scaled_scores(tape: Tape, q: Tensor, k: Tensor) -> Tensor:
 
 
 def safe_softmax(tape: Tape, x: Tensor) -> Tensor:
-    """Softmax over the last dim, with rows of -inf made 0: looks for such rows first. Keeps its output. [S16]
+    """Softmax over the last dim, with rows of -inf made 0: looks for such rows first. Keeps its
+    output. [S16]
 
     Ref: _safe_softmax (ATen/native/transformers/attention.cpp).
     """

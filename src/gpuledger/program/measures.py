@@ -1,4 +1,5 @@
-"""What else falls out of a program: parameters, FLOPs, and the bytes that autograd keeps for backward."""
+"""What else falls out of a program: parameters, FLOPs, and the bytes that autograd keeps for
+backward."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -44,7 +45,8 @@ def checkpoints(part: Part) -> Iterator[Part]:
 
 
 def run_again(region: Part) -> Iterator[Op]:
-    """A recomputed part's operators up to the last that saves something; that one only if it is an output.
+    """A recomputed part's operators up to the last that saves something; that one only if it is an
+    output.
 
     Ref: torch/utils/checkpoint.py (early stop): an input is saved before its operator runs.
     """
@@ -58,8 +60,8 @@ def run_again(region: Part) -> Iterator[Op]:
 def saved_bytes(part: Part, *, arguments: bool = True) -> Size:
     """Bytes of the distinct storages that nodes of this part keep for their backward. [S17]
 
-    Parameters and tables are not counted: they live anyway. arguments: count those of the part (a block's
-    input), where a node of it keeps them. A recomputed part counts as if it were not.
+    Parameters and tables are not counted: they live anyway. arguments: count those of the part (a
+    block's input), where a node of it keeps them. A recomputed part counts as if it were not.
     """
     nodes = [op for op in part.ops() if op.gradients and not op.only_recomputed]
     kept = {tensor.storage for op in nodes for tensor in op.saves}

@@ -3,9 +3,8 @@ from __future__ import annotations
 
 from gpuledger.config.model import Model
 
-from . import fused_kernels
+from . import fused_kernels, views
 from . import operators as op
-from . import views
 from .local import Local
 from .program import Tape
 from .sizes import Size
@@ -49,7 +48,9 @@ def gate_and_up(tape: Tape, x: Tensor, model: Model, local: Local) -> tuple[Tens
     """Two projections, or the halves of one: (b, s, f) each."""
     f, bias = local.ffn_hidden_size, model.bias.mlp_up
     if model.gate_up_projection == "fused":
-        gate, up = views.split(tape, "gate, up", project(tape, "gate up", x, 2 * f, bias, local), (f, f))
+        gate, up = views.split(
+            tape, "gate, up", project(tape, "gate up", x, 2 * f, bias, local), (f, f)
+        )
         tape.hold(gate, up)
         return gate, up
     return project(tape, "gate", x, f, bias, local), project(tape, "up", x, f, bias, local)
@@ -62,7 +63,9 @@ def project(tape: Tape, name: str, x: Tensor, n: Size, bias: bool, local: Local)
 
 def plain(tape: Tape, x: Tensor, model: Model, local: Local) -> Tensor:
     """activation(up(x)): (b, s, f)."""
-    y = project(tape, "up", column_input(tape, local, x), local.ffn_hidden_size, model.bias.mlp_up, local)
+    y = project(
+        tape, "up", column_input(tape, local, x), local.ffn_hidden_size, model.bias.mlp_up, local
+    )
     return activate(tape, y, model.activation)
 
 

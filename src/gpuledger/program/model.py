@@ -34,9 +34,9 @@ class Stage:
 class Program:
     """root: the step's forward. loss: its result. logits: kept by the caller, or None.
 
-    weights are in the order of module.parameters(). loss_scaling: multiplies the loss by the scaler's
-    factor, outside the forward pass. received: the activation from the stage before, or None; a stage
-    without head has its output, which the next stage receives, as its loss.
+    weights are in the order of module.parameters(). loss_scaling: multiplies the loss by the
+    scaler's factor, outside the forward pass. received: the activation from the stage before, or
+    None; a stage without head has its output, which the next stage receives, as its loss.
     """
 
     root: Part
@@ -87,9 +87,11 @@ def received_activation(tape: Tape, model: Model, local: Local) -> Tensor:
     return Tensor("received activation", shape, precision.weight_dtype)
 
 
-def head_weight(tape: Tape, model: Model, local: Local, token_weight: Tensor | None) -> Tensor | None:
-    """The embedding that the head shares: the same tensor, or on a stage without embedding its own copy
-    of it; None where the head has a weight of its own. [X10]"""
+def head_weight(
+    tape: Tape, model: Model, local: Local, token_weight: Tensor | None
+) -> Tensor | None:
+    """The embedding that the head shares: the same tensor, or on a stage without embedding its own
+    copy of it; None where the head has a weight of its own. [X10]"""
     if not model.tie_embeddings or token_weight is not None:
         return token_weight if model.tie_embeddings else None
     return tape.weight("token.weight", local.vocab_size, model.hidden_size)

@@ -1,4 +1,5 @@
-"""LayerNorm, PyTorch's fused RMSNorm, and the RMSNorm composed of elementary operators as in Hugging Face models."""
+"""LayerNorm, PyTorch's fused RMSNorm, and the RMSNorm composed of elementary operators as in
+Hugging Face models."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
 
 
 def fused(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
-    """In fp32 under autocast, whatever x is. A CPU has no fused RMSNorm: it is composed there. [S8]"""
+    """In fp32 under autocast, whatever x is. A CPU has no fused RMSNorm: it is composed there. [S8]
+    """
     if tape.device.kind == "cpu" and weights.kind == "rmsnorm fused":
         return composed_on_cpu(tape, weights, x)
     if not tape.precision.autocast:
@@ -143,9 +145,11 @@ def scale_rows(tape: Tape, name: str, x: Tensor, factor: Tensor) -> Tensor:
 
 
 def weigh(tape: Tape, name: str, weight: Tensor, x: Tensor) -> Tensor:
-    """(width) * (..., width): the weight's gradient is a full product, summed over the rows by the engine.
+    """(width) * (..., width): the weight's gradient is a full product, summed over the rows by the
+    engine.
 
-    A wider weight (fp32 under autocast with a 16-bit x) widens the result, and x's gradient is cast back.
+    A wider weight (fp32 under autocast with a 16-bit x) widens the result, and x's gradient is cast
+    back.
     """
     wide = "float32" if "float32" in (x.dtype, weight.dtype) else x.dtype
     y = x.like(name, wide, elementwise(x.shape, x.strides))

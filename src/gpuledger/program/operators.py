@@ -1,7 +1,7 @@
 """PyTorch's operators, each once: what it allocates, saves and returns to its inputs.
 
-Shapes stand beside the tensors: b sequences, s tokens, h hidden, a heads, d head_dim, k and n the inner
-and outer width of a product. An elementwise result lies in memory as its operands do.
+Shapes stand beside the tensors: b sequences, s tokens, h hidden, a heads, d head_dim, k and n the
+inner and outer width of a product. An elementwise result lies in memory as its operands do.
 """
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .tensor import Move, Tensor
 
 
 def elementwise(tape: Tape, name: str, x: Tensor, *, saves: str = "nothing") -> Tensor:
-    """y = f(x). saves: "input" (GELU, SiLU), "output" (ReLU, tanh) or "nothing" (scale, sign, mask). [S1]"""
+    """y = f(x). saves: "input" (GELU, SiLU), "output" (ReLU, tanh) or "nothing" (scale, sign,
+    mask). [S1]"""
     y, dx = x.like(name, strides=elementwise_strides(x.shape, x.strides)), x.gradient()
     kept = {"input": (x,), "output": (y,), "nothing": ()}[saves]
     return tape.append(Op(name, (x,), (y,), saves=kept, backward=(+dx,), gradients={x: dx},
@@ -44,7 +45,10 @@ def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
         return x
     if x.parameter:
         return cast_weight(tape, x, dtype)
-    y, dx = x.like(f"{x.name}.{dtype}", dtype, elementwise_strides(x.shape, x.strides)), x.gradient()
+    y, dx = (
+        x.like(f"{x.name}.{dtype}", dtype, elementwise_strides(x.shape, x.strides)),
+        x.gradient(),
+    )
     return tape.append(Op("cast", (x,), (y,), backward=(+dx,), gradients={x: dx}, follows=(dx,),
                           equation="S2"))
 
@@ -58,8 +62,8 @@ def in_float32(tape: Tape, x: Tensor) -> Tensor:
 
 
 def cast_weight(tape: Tape, weight: Tensor, dtype: str) -> Tensor:
-    """Autocast's copy of a weight; a second use in one context finds it in the cache, a recomputed part
-    (a context of its own) makes it again. [S2]"""
+    """Autocast's copy of a weight; a second use in one context finds it in the cache, a recomputed
+    part (a context of its own) makes it again. [S2]"""
     y = tape.weight_copies.get(weight)
     if y is not None:
         tape.append(Op("cached cast", (weight,), (y,), only_recomputed=True, equation="S2"))
@@ -67,7 +71,9 @@ def cast_weight(tape: Tape, weight: Tensor, dtype: str) -> Tensor:
         y = Tensor(f"{weight.name}.{dtype}", weight.shape, dtype, "weight_copy")
         tape.weight_copies[weight] = y
         dw = weight.gradient()
-        tape.append(Op("cast", (weight,), (y,), backward=(+dw,), gradients={weight: dw}, equation="S2"))
+        tape.append(
+            Op("cast", (weight,), (y,), backward=(+dw,), gradients={weight: dw}, equation="S2")
+        )
     tape.hold_in_autocast_cache(y)
     return y
 
@@ -83,7 +89,8 @@ def autocast(tape: Tape, *tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def add(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
-    """x + y; the wider dtype wins. Both receive the incoming gradient, cast or summed where they differ."""
+    """x + y; the wider dtype wins. Both receive the incoming gradient, cast or summed where they
+    differ."""
     wider = x if x.dtype == "float32" or y.dtype == x.dtype else y
     larger = x if len(x.shape) >= len(y.shape) else y
     reduce: tuple[Move, ...] = ()
@@ -113,8 +120,8 @@ def multiply(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 def multiply_by_table(tape: Tape, name: str, x: Tensor, table: Tensor) -> Tensor:
-    """x * constant of a broadcast shape: only the constant is kept. A wider constant widens the result;
-    its gradient is then cast back by the engine. [S1]"""
+    """x * constant of a broadcast shape: only the constant is kept. A wider constant widens the
+    result; its gradient is then cast back by the engine. [S1]"""
     wide = "float32" if "float32" in (x.dtype, table.dtype) else x.dtype
     z = x.like(name, wide, elementwise_strides(x.shape, x.strides))
     dx = Tensor(f"d({x.name})", x.shape, wide)
@@ -130,8 +137,19 @@ def dropout(tape: Tape, name: str, x: Tensor) -> Tensor:
     """Keeps the mask: bool, one byte an element; on a CPU scaled noise in the dtype of x. [S3]"""
     mask_dtype = "bool" if tape.device.kind == "cuda" else x.dtype
     mask, y, dx = Tensor(f"{name} mask", x.shape, mask_dtype), x.like(name), x.gradient()
-    return tape.append(Op(name, (x,), (y, mask), saves=(mask,), forward=(+mask, +y), backward=(+dx,),
-                          gradients={x: dx}, follows=(dx,), equation="S3"))
+    return tape.append(
+        Op(
+            name,
+            (x,),
+            (y, mask),
+            saves=(mask,),
+            forward=(+mask, +y),
+            backward=(+dx,),
+            gradients={x: dx},
+            follows=(dx,),
+            equation="S3",
+        )
+    )
 
 
 def softmax(tape: Tape, name: str, x: Tensor) -> Tensor:
@@ -165,7 +183,8 @@ class LinearWeights:
 
 
 def linear(tape: Tape, weights: LinearWeights, x: Tensor) -> Tensor:
-    """y = x W^T + c.  x: (..., k), y: (..., n).  2 rows k n FLOPs, twice that backward. [S5] [F20]"""
+    """y = x W^T + c.  x: (..., k), y: (..., n).  2 rows k n FLOPs, twice that backward. [S5] [F20]
+    """
     name = weights.name
     with tape.part(name, x):
         cast_x, weight, offset = autocast(tape, x, weights.weight, weights.offset)
@@ -175,9 +194,10 @@ def linear(tape: Tape, weights: LinearWeights, x: Tensor) -> Tensor:
 
 def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                         offset: Tensor | None) -> Tensor:
-    """aten::mm forms the weight's gradient first, aten::addmm the input's; the bias gradient is a sum
-    over the rows by the engine. x is folded to (rows, k): before aten::addmm, so that the weight's
-    gradient is handed on before x's; before aten::mm the weight is transposed first, then x folded. [S5]
+    """aten::mm forms the weight's gradient first, aten::addmm the input's; the bias gradient is a
+    sum over the rows by the engine. x is folded to (rows, k): before aten::addmm, so that the
+    weight's gradient is handed on before x's; before aten::mm the weight is transposed first, then
+    x folded. [S5]
     """
     *outer, k = x.shape
     n = weight.shape[0]
@@ -188,11 +208,24 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
     flops, backward_flops = 2 * rows * k * n, 4 * rows * k * n
     folded = None if len(outer) == 1 else (rows, n)
     if offset is None:
-        return tape.append(Op(name, (x, weight), (y,), saves=(weight, x), backward=(+dw, +dx),
-                              gradients={x: unfolded, weight: transposed}, folded_output=folded,
-                              product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
+        return tape.append(
+            Op(
+                name,
+                (x, weight),
+                (y,),
+                saves=(weight, x),
+                backward=(+dw, +dx),
+                gradients={x: unfolded, weight: transposed},
+                folded_output=folded,
+                product=True,
+                flops=flops,
+                backward_flops=backward_flops,
+                equation="S5",
+            )
+        )
     dc = offset.gradient()
-    summed = dc.view("sum over rows", offset.shape)      # at::sum_to drops the summed dimension by a view
+    # at::sum_to drops the summed dimension by a view
+    summed = dc.view("sum over rows", offset.shape)
 
     def bias_gradient(strides: Strides) -> Moves:
         partial, semaphores = sum_rows((rows, n), strides, tape.device)
@@ -207,15 +240,25 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
 
 def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...],
               saves: tuple[Tensor, ...] = ()) -> Tensor:
-    """Rows of (v, h) -> (*shape, h); keeps the indices (the batch's own, or `saves`); the gradient is
-    dense. [S6]"""
+    """Rows of (v, h) -> (*shape, h); keeps the indices (the batch's own, or `saves`); the gradient
+    is dense. [S6]"""
     y, dw = Tensor(name, (*shape, weight.shape[1]), weight.dtype), weight.gradient()
-    return tape.append(Op(name, (weight,), (y,), saves=saves, backward=embedding_backward(dw, product(shape), tape.device),
-                          gradients={weight: dw}, equation="S6"))
+    return tape.append(
+        Op(
+            name,
+            (weight,),
+            (y,),
+            saves=saves,
+            backward=embedding_backward(dw, product(shape), tape.device),
+            gradients={weight: dw},
+            equation="S6",
+        )
+    )
 
 
 def batched_matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
-    """torch.bmm: (g, m, k) x (g, k, n) -> (g, m, n); the right factor's gradient comes first. [S10] [F21]"""
+    """torch.bmm: (g, m, k) x (g, k, n) -> (g, m, n); the right factor's gradient comes first. [S10]
+    [F21]"""
     g, m, k = x.shape
     n = y.shape[-1]
     z, dx, dy = Tensor(name, (g, m, n), x.dtype), x.gradient(), y.gradient()

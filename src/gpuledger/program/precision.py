@@ -9,7 +9,8 @@ class Precision:
     """One recipe. Autocast casts the arguments of products to compute_dtype and keeps the rest.
 
     master_dtype is the dtype of separate master weights, or None where the weights are the masters.
-    state_dtype is what the optimizer's states have (PyTorch: the dtype of the parameter it updates).
+    state_dtype is what the optimizer's states have (PyTorch: the dtype of the parameter it
+    updates).
     """
 
     name: str

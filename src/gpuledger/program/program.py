@@ -17,7 +17,8 @@ from .tensor import Move, Tensor
 class Incoming:
     """A gradient handed on without a kernel: the incoming one, or a view of it.
 
-    view   strides of the incoming gradient -> strides of the outgoing one; None hands the same tensor on.
+    view   strides of the incoming gradient -> strides of the outgoing one; None hands the same
+           tensor on.
            Where it raises CopyNeeded the node makes a contiguous copy instead, as `reshape` does.
     """
 
@@ -36,32 +37,52 @@ Gradient = Tensor | Incoming
 class Op:
     """One autograd node with all that is known about it.
 
-    reads, writes   tensors; the writes that are no views are allocated, in order, unless `forward` says
+    reads, writes   tensors; the writes that are no views are allocated, in order, unless `forward`
+                    says
     saves           what the node holds until its backward ran, in the order PyTorch lets go of it
     forward         what the kernel allocates and frees, in order
-    backward        what the node's function allocates and frees; a function of the incoming gradient's
-                    strides where the node copies a gradient that lies otherwise than its kernel reads
-    reduce          what the engine does after that function returned: sum a broadcast gradient, cast it;
-                    a function of the incoming gradient's strides where a sum's scratch depends on them
-    gradients       what each differentiable read receives: a tensor of those moves, or Incoming; in the
-                    order in which the engine hands them on
+    backward        what the node's function allocates and frees; a function of the incoming
+                    gradient's strides where the node copies a gradient that lies otherwise than its
+                    kernel reads
+    reduce          what the engine does after that function returned: sum a broadcast gradient,
+                    cast it; a function of the incoming gradient's strides where a sum's scratch
+                    depends on them
+    gradients       what each differentiable read receives: a tensor of those moves, or Incoming; in
+                    the order in which the engine hands them on
     follows         these gradients lie in memory as the incoming gradient does
-    folded_output   the shape in which the function writes its output, where that is not the output's own:
-                    the gradient is reshaped to it first, by a copy where strides allow no view
+    folded_output   the shape in which the function writes its output, where that is not the
+                    output's own: the gradient is reshaped to it first, by a copy where strides
+                    allow no view
     product         a matrix product: the first one of each thread takes a cuBLAS workspace for good
     only_forward_product  its backward runs no product
-    shares          gradients that are not the node's alone: two reads receive one, or it lies in a saved
-                    storage; held once more each
+    shares          gradients that are not the node's alone: two reads receive one, or it lies in a
+                    saved storage; held once more each
     moves_before_product   of backward, where that is not one
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
     equation        row of docs/formulas.md
     """
 
-    __slots__ = ("_forward_moves", "backward", "backward_flops", "equation",
-                 "flops", "folded_output", "follows", "gradients", "moves_before_product", "name", "only_forward_product",
-                 "only_recomputed", "product", "reads",
-                 "reduce", "saves", "shares", "writes")
+    __slots__ = (
+        "_forward_moves",
+        "backward",
+        "backward_flops",
+        "equation",
+        "flops",
+        "folded_output",
+        "follows",
+        "gradients",
+        "moves_before_product",
+        "name",
+        "only_forward_product",
+        "only_recomputed",
+        "product",
+        "reads",
+        "reduce",
+        "saves",
+        "shares",
+        "writes",
+    )
 
     def __init__(self, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *,
                  saves: tuple[Tensor, ...] = (), forward: tuple[Move, ...] | None = None,
@@ -181,7 +202,8 @@ class Tape:
         self.stack[-1].locals.extend(tensors)
 
     def hold_in_autocast_cache(self, tensor: Tensor) -> None:
-        """The cache is emptied when the autocast context exits: the step's forward, or one recomputed part."""
+        """The cache is emptied when the autocast context exits: the step's forward, or one
+        recomputed part."""
         for part in self.stack:
             if part is self.root or part.checkpoint:
                 part.locals.append(tensor)

@@ -1,8 +1,9 @@
-"""Scratch of PyTorch's reduction kernel: partial results and semaphores where several blocks share an output.
+"""Scratch of PyTorch's reduction kernel: partial results and semaphores where several blocks share
+an output.
 
-A block has 512 / v threads, `width` of them along the dimension that is adjacent in memory and `height`
-along the other; each takes v adjacent outputs. From 256 values per thread on, several blocks work on one
-output and meet through global memory. Sizes may be arrays.
+A block has 512 / v threads, `width` of them along the dimension that is adjacent in memory and
+`height` along the other; each takes v adjacent outputs. From 256 values per thread on, several
+blocks work on one output and meet through global memory. Sizes may be arrays.
 Ref: ATen/native/cuda/Reduce.cuh (setReduceConfig, ReduceConfig). [K1]
 """
 from __future__ import annotations
@@ -84,16 +85,22 @@ def sum_rows(shape: Shape, strides: Strides, device: Device) -> Scratch:
     rows = product(tuple(outer))
     if strides is None:
         return reduce_columns(rows, n, device)
-    steps = [stride for size, stride in zip(outer, strides, strict=False) if not uniformly(size == 1)]
+    steps = [
+        stride for size, stride in zip(outer, strides, strict=False) if not uniformly(size == 1)
+    ]
     if any(uniformly(step < strides[-1]) for step in steps):
         return reduce_rows(n, rows, device)
     return reduce_columns(rows, n, device)
 
 
-def shared(block: Block, values_per_thread: Size, grid: Size, nbytes: Size, device: Device) -> Scratch:
+def shared(
+    block: Block, values_per_thread: Size, grid: Size, nbytes: Size, device: Device
+) -> Scratch:
     """(partial results, semaphores): `nbytes` of partial results per block that shares, or none."""
     resident = device.num_sms * (device.threads_per_sm // block.threads)
     blocks = maximum(minimum(ceil_div(resident, grid), ceil_div(values_per_thread, FEW)),
                      ceil_div(values_per_thread, MANY))
     share = (values_per_thread >= MANY) * (grid <= resident) * (blocks > 1)
-    return scratch("partial results", share * nbytes * blocks), scratch("semaphores", share * 4 * grid)
+    return scratch("partial results", share * nbytes * blocks), scratch(
+        "semaphores", share * 4 * grid
+    )

@@ -4,8 +4,16 @@ from __future__ import annotations
 from .layout import Shape, Strides
 from .sizes import Size, product
 
-ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "bool": 1, "int64": 8, "int32": 4,
-            "uint8": 1}
+ITEMSIZE = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "bool": 1,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+}
 
 
 class Tensor:
@@ -13,8 +21,8 @@ class Tensor:
 
     shape in elements, local to the rank; strides None means contiguous.
     role     "activation"; "parameter" (outlives the step); "weight_copy" (a parameter cast for a
-             product); "gradient" (of a parameter or its copy); "table" (constant, needs no gradient);
-             "constant" (made in the step, needs no gradient); "scratch" (a kernel's own)
+             product); "gradient" (of a parameter or its copy); "table" (constant, needs no
+             gradient); "constant" (made in the step, needs no gradient); "scratch" (a kernel's own)
     """
 
     __slots__ = ("_nbytes", "dtype", "name", "role", "shape", "storage", "strides", "view_of")

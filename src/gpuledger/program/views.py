@@ -1,7 +1,7 @@
 """Operators that move no data where strides allow it, and copy where they do not.
 
-Each gradient rule is the view of the opposite direction, so copies in backward follow from the layout of
-the gradient that arrives.
+Each gradient rule is the view of the opposite direction, so copies in backward follow from the
+layout of the gradient that arrives.
 """
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def transpose(tape: Tape, name: str, x: Tensor, i: int, j: int) -> Tensor:
     return tape.append(Op(name, (x,), (y,), gradients={x: Incoming(back)}, equation="S7"))
 
 
-def split(tape: Tape, name: str, x: Tensor, widths: tuple[Size, ...], dim: int = -1) -> tuple[Tensor, ...]:
+def split(
+    tape: Tape, name: str, x: Tensor, widths: tuple[Size, ...], dim: int = -1
+) -> tuple[Tensor, ...]:
     """Views along one dim; backward concatenates their gradients into a new tensor."""
     strides = dense_strides(x.shape) if x.strides is None else x.strides
     dim = dim % len(x.shape)
@@ -76,16 +78,16 @@ def slice_last(tape: Tape, name: str, x: Tensor, start: Size, width: Size) -> Te
 
 
 def pad_last(tape: Tape, name: str, x: Tensor, width: Size) -> Tensor:
-    """torch.nn.functional.pad of the last dim with zeros, a contiguous tensor; the gradient is a dense copy
-    of its first columns."""
+    """torch.nn.functional.pad of the last dim with zeros, a contiguous tensor; the gradient is a
+    dense copy of its first columns."""
     y, dx = Tensor(name, (*x.shape[:-1], width), x.dtype), x.gradient()
     return tape.append(Op(name, (x,), (y,), backward=(+dx,), gradients={x: dx}, follows=(dx,),
                           equation="S7"))
 
 
 def concatenate(tape: Tape, name: str, tensors: tuple[Tensor, ...], shape: Shape) -> Tensor:
-    """torch.cat along the last dim: contiguous, in the widest dtype. Gradients are narrow views of the
-    incoming one; the engine casts those of narrower inputs."""
+    """torch.cat along the last dim: contiguous, in the widest dtype. Gradients are narrow views of
+    the incoming one; the engine casts those of narrower inputs."""
     def narrow(piece: Shape) -> Incoming:
         def back(strides: Strides) -> Strides:
             return normal(piece, dense_strides(shape) if strides is None else strides)
@@ -100,7 +102,8 @@ def concatenate(tape: Tape, name: str, tensors: tuple[Tensor, ...], shape: Shape
 
 
 def repeat_heads(tape: Tape, name: str, x: Tensor, num_heads: Size) -> Tensor:
-    """(b, kv, s, d) -> (b, a, s, d): x[:, :, None].expand(...).reshape(...), a copy unless kv is 1 or a.
+    """(b, kv, s, d) -> (b, a, s, d): x[:, :, None].expand(...).reshape(...), a copy unless kv is 1
+    or a.
 
     The gradient is summed over the a / kv heads that share one.
     """
@@ -109,7 +112,9 @@ def repeat_heads(tape: Tape, name: str, x: Tensor, num_heads: Size) -> Tensor:
     steps = dense_strides(x.shape) if x.strides is None else x.strides
     inserted = (b, kv, 1, s, d)
     with tape.part(f"repeat {name}", x):
-        y = x.view(f"{name} groups", inserted, normal(inserted, (steps[0], steps[1], 0, *steps[2:])))
+        y = x.view(
+            f"{name} groups", inserted, normal(inserted, (steps[0], steps[1], 0, *steps[2:]))
+        )
 
         def drop(strides: Strides) -> Strides:
             return None if strides is None else normal(x.shape, (*strides[:2], *strides[3:]))
@@ -119,6 +124,15 @@ def repeat_heads(tape: Tape, name: str, x: Tensor, num_heads: Size) -> Tensor:
         z = y.view(f"{name} expanded", shape, strides)
         dy = y.gradient()
         one = uniformly(groups == 1)
-        tape.append(Op(f"{name} expanded", (y,), (z,), reduce=(), equation="S7",
-                       backward=() if one else (+dy,), gradients={y: Incoming(lambda s: s) if one else dy}))
+        tape.append(
+            Op(
+                f"{name} expanded",
+                (y,),
+                (z,),
+                reduce=(),
+                equation="S7",
+                backward=() if one else (+dy,),
+                gradients={y: Incoming(lambda s: s) if one else dy},
+            )
+        )
         return reshape(tape, f"{name} repeated", z, (b, num_heads, s, d))

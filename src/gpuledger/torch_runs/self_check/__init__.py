@@ -1,1 +1,2 @@
-"""The engine against PyTorch: random configurations, the streams of allocations and frees compared."""
+"""The engine against PyTorch: random configurations, the streams of allocations and frees compared.
+"""

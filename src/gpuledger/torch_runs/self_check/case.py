@@ -14,7 +14,8 @@ from gpuledger.torch_runs.stream import make_trainer, record_stream_of_step
 
 from .compare import Difference, first_difference
 
-WARMUP_STEPS = 2                # the first makes states and workspaces, the second is steady already
+# the first makes states and workspaces, the second is steady already
+WARMUP_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def check_case(run: Run, device: Device) -> Mismatch | None:
 
 
 def named(runner: StepRunner, difference: Difference) -> list[str]:
-    """`+bytes name` of the engine's events around the difference; allocations before the step count."""
+    """`+bytes name` of the engine's events around the difference; allocations before the step
+    count."""
     tensors = runner.memory.tensors
     before = len(tensors) - sum(sign > 0 for sign, _, _ in runner.memory.events)
     return [f"{'+' if sign > 0 else '-'}{nbytes} "

@@ -17,12 +17,15 @@ class Difference:
 
 
 def first_difference(engine: Iterable[Event], pytorch: Iterable[Event]) -> Difference | None:
-    """None if both allocate and free the same, in order; order inside a run of frees does not count."""
+    """None if both allocate and free the same, in order; order inside a run of frees does not
+    count."""
     mine, theirs = sorted_runs(renumbered(engine)), sorted_runs(renumbered(pytorch))
     if mine == theirs:
         return None
-    position = next((i for i, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]),
-                    min(len(mine), len(theirs)))
+    position = next(
+        (i for i, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]),
+        min(len(mine), len(theirs)),
+    )
     near = slice(max(0, position - 3), position + 7)
     return Difference(position, tuple(mine[near]), tuple(theirs[near]))
 

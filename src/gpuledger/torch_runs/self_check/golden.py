@@ -1,7 +1,7 @@
 """Streams recorded from PyTorch, for tests on machines without it.
 
-`python -m gpuledger.torch_runs.self_check.golden FOLDER SEED...` writes one file per seed: the run, the
-device's capability and SMs, PyTorch's version, and the events of a steady step.
+`python -m gpuledger.torch_runs.self_check.golden FOLDER SEED...` writes one file per seed: the run,
+the device's capability and SMs, PyTorch's version, and the events of a steady step.
 """
 from __future__ import annotations
 

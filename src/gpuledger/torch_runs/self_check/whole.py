@@ -22,8 +22,10 @@ from gpuledger.torch_runs.stream import record_stream_of_run
 from .compare import first_difference
 
 STEPS = 3
-SEGMENT_BYTES = 20 * 2**20            # what the allocator asks the driver for, for requests of 1 to 10 MiB
-# Counters of moments and of what the emulated driver does, which a replay of the stream cannot repeat.
+# what the allocator asks the driver for, for requests of 1 to 10 MiB
+SEGMENT_BYTES = 20 * 2**20
+# Counters of moments and of what the emulated driver does, which a replay of the stream cannot
+# repeat.
 RESERVED = ("reserved_bytes", "segment", "inactive_split", "num_device")
 
 
