@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .fused_kernels import fallbacks
 from .run import Run
 
 
 def cautions(run: Run) -> tuple[str, ...]:
     """Warnings about a valid run."""
-    return (*_model_cautions(run), *_hardware_cautions(run))
+    kept = (f"kernels: fused leaves to PyTorch: {part}" for part in fallbacks(run.model, run.training))
+    return (*_model_cautions(run), *_hardware_cautions(run), *kept)
 
 
 def _model_cautions(run: Run) -> Iterator[str]:

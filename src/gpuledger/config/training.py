@@ -96,7 +96,8 @@ class Training(Record):
         default=False, description="the caller keeps the model's logits through backward"
     )
     kernels: Literal["torch", "fused"] = Field(
-        default="torch", description="PyTorch's kernels, or gpuledger's fused ones"
+        default="torch",
+        description="PyTorch's kernels, or gpuledger's fused ones where there is one (docs/kernels.md)",
     )
 
     @classmethod
@@ -144,6 +145,12 @@ def _optimizer_problems(training: Training) -> Iterator[Problem]:
 
 
 def _kernel_problems(training: Training) -> Iterator[Problem]:
+    if training.kernels == "fused" and training.rmsnorm_implementation == "composed":
+        yield Problem(
+            "rmsnorm_implementation: composed is RMSNorm of elementary operators, but kernels: fused "
+            "has its own",
+            "leave rmsnorm_implementation out, or set kernels: torch",
+        )
     if training.attention in ("flash", "cudnn") and not training.computes_in_16_bit:
         yield Problem(
             f"attention: {training.attention} computes in 16 bit only, but precision is "
