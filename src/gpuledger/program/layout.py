@@ -6,7 +6,7 @@ cannot be viewed so; a gradient that arrives with other strides is made contiguo
 """
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from .sizes import Size, uniformly
 
@@ -138,14 +138,14 @@ def dense(shape: Shape, strides: Strides) -> bool:
     """Every element of the storage belongs to the tensor, once (non-overlapping and dense)."""
     if strides is None:
         return True
-    sizes = [(stride, size) for size, stride in zip(shape, strides, strict=True)
-             if not uniformly(size == 1)]
+    remaining = [(stride, size) for size, stride in zip(shape, strides, strict=True)
+                 if not uniformly(size == 1)]
     expected: Size = 1
-    remaining: list[tuple[Any, Any]] = sizes
     while remaining:
-        match = next((item for item in remaining if uniformly(item[0] == expected)), None)
-        if match is None:
+        places = (i for i, (stride, _) in enumerate(remaining) if uniformly(stride == expected))
+        place = next(places, None)
+        if place is None:
             return False
-        remaining.remove(match)
-        expected = expected * match[1]
+        _, size = remaining.pop(place)
+        expected = expected * size
     return True
