@@ -3,15 +3,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from ..advice import Advice, advise
 from ..config import RunOptions, resolve_run
 from ..estimate import Estimate, device_of, estimate
 from ..memory.allocator import AllocatorSettings, parse_alloc_conf
 from ..memory.allocator.allocator import DEFAULT_SETTINGS
 from ..units import gib
+
+if TYPE_CHECKING:
+    from ..advice import Advice
 
 FITS_NOT = 1
 
@@ -37,7 +40,10 @@ def run_estimate(source: str, options: RunOptions, how: EstimateOptions) -> int:
                       assumptions=assumptions)
     if how.events or how.snapshot:
         write_files(result, settings, how)
-    advice = () if result.memory.fits else advise(result)
+    advice: tuple[Advice, ...] = ()
+    if not result.memory.fits:
+        from ..advice import advise
+        advice = advise(result)
     if how.json:
         from ..report.estimate_json import estimate_json
         typer.echo(estimate_json(result, advice))
