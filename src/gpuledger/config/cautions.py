@@ -10,7 +10,8 @@ from .run import Run
 
 def cautions(run: Run) -> tuple[str, ...]:
     """Warnings about a valid run."""
-    kept = (f"kernels: fused leaves to PyTorch: {part}" for part in fallbacks(run.model, run.training))
+    parts = fallbacks(run.model, run.training)
+    kept = (f"kernels: fused leaves to PyTorch: {part}" for part in parts)
     return (*_model_cautions(run), *_hardware_cautions(run), *kept)
 
 

@@ -1,4 +1,4 @@
-"""`training.kernels: fused`: which of gpuledger's kernels a model runs, and what stays PyTorch's."""
+"""`training.kernels: fused`: which of gpuledger's kernels run, and what stays PyTorch's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import Problem
 from .model import Model
+from .parallelism import Parallelism
 from .training import Training
 
 ActivationKernel = Literal["bias_gelu_linear", "swiglu_linear", "swiglu"]
@@ -15,7 +17,7 @@ LossKernel = Literal["in place", "chunked in place", "linear"]
 
 @dataclass(frozen=True)
 class FusedKernels:
-    """The kernels of one run. Read by the reference model and by the program, so that both choose alike.
+    """The kernels of one run, for the reference model and the program alike.
 
     norm: RMSNorm or LayerNorm, with the residual add before it where a norm follows the sum.
     activation: bias + GELU or SwiGLU; with `_linear` the down-projection recomputes its output.
@@ -99,3 +101,17 @@ def _why_no_adamw(training: Training) -> str:
         return "the fused AdamW has no amsgrad"
     return (f"optimizer_implementation is {training.optimizer_implementation}; "
             "fused takes the multi-tensor AdamW")
+
+
+def division_problems(parallel: Parallelism, training: Training) -> Iterator[Problem]:
+    """Fused kernels are accounted for, and measured, on whole layers of one framework-less rank."""
+    if training.kernels != "fused":
+        return
+    axes = {"tp": parallel.tp, "pp": parallel.pp, "cp": parallel.cp}
+    for axis, ways in axes.items():
+        if ways > 1:
+            yield Problem(f"kernels: fused with {axis} = {ways} is not modelled yet",
+                          f"set {axis}: 1, or kernels: torch")
+    if parallel.framework not in (None, "single"):
+        yield Problem(f"kernels: fused with framework {parallel.framework} is not modelled yet",
+                      "leave framework out, or set kernels: torch")

@@ -97,7 +97,7 @@ class Training(Record):
     )
     kernels: Literal["torch", "fused"] = Field(
         default="torch",
-        description="PyTorch's kernels, or gpuledger's fused ones where there is one (docs/kernels.md)",
+        description="torch; fused (gpuledger's kernels, where one exists: docs/kernels.md)",
     )
 
     @classmethod
@@ -147,8 +147,8 @@ def _optimizer_problems(training: Training) -> Iterator[Problem]:
 def _kernel_problems(training: Training) -> Iterator[Problem]:
     if training.kernels == "fused" and training.rmsnorm_implementation == "composed":
         yield Problem(
-            "rmsnorm_implementation: composed is RMSNorm of elementary operators, but kernels: fused "
-            "has its own",
+            "rmsnorm_implementation: composed asks for elementary operators, but kernels: fused "
+            "has an RMSNorm of its own",
             "leave rmsnorm_implementation out, or set kernels: torch",
         )
     if training.attention in ("flash", "cudnn") and not training.computes_in_16_bit:

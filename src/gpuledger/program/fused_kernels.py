@@ -1,18 +1,18 @@
 """gpuledger's fused kernels as operators: what each allocates, saves and returns to its inputs.
 
-Read beside torch_runs/kernels/ (the kernels' Python side) and csrc/binding/ (what they allocate). They
-know no autocast: what they read is cast before them, parameters without autocast's cache.
+Read beside torch_runs/kernels/ (the kernels' Python side) and csrc/binding/ (what they allocate).
+They know no autocast: what they read is cast before them, parameters without autocast's cache.
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from . import operators as op
-from .layout import Strides
+from .layout import Shape, Strides, elementwise
 from .operators import LinearWeights, cast
 from .program import Gradient, Moves, Op, Tape
 from .reductions import sum_rows
-from .sizes import Size, ceil_div, minimum, product
+from .sizes import Size, ceil_div, minimum, product, uniformly
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ PARTIAL_ROWS = 256          # of a sum over rows, at most: csrc/binding/binding.
 
 
 def partial_sums(rows: Size, columns: Size, sums: int = 1) -> Tensor:
-    """fp32 scratch of `sums` sums over rows: a fixed number of partial rows, whatever the device. [N1]"""
-    return Tensor("partial sums", (sums, minimum(rows, PARTIAL_ROWS), columns), "float32", "scratch")
+    """fp32 scratch of `sums` sums over rows: as many partial rows on every device. [N1]"""
+    shape = (sums, minimum(rows, PARTIAL_ROWS), columns)
+    return Tensor("partial sums", shape, "float32", "scratch")
 
 
 def cast_parameter(tape: Tape, weight: Tensor | None, dtype: str) -> Tensor | None:
@@ -42,7 +43,8 @@ def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     return norm_kernel(tape, weights, x, None)[0]
 
 
-def add_norm(tape: Tape, weights: NormWeights, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+def add_norm(tape: Tape, weights: NormWeights, x: Tensor,
+             residual: Tensor) -> tuple[Tensor, Tensor]:
     """(norm(h), h) of h = x + residual; x is cast to the residual stream's dtype first. [N3]"""
     with tape.part(weights.name, x, residual):
         wide = cast(tape, x, residual.dtype)
@@ -52,8 +54,9 @@ def add_norm(tape: Tape, weights: NormWeights, x: Tensor, residual: Tensor) -> t
 
 def norm_kernel(tape: Tape, weights: NormWeights, x: Tensor,
                 residual: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(y, h), where h is x or the sum. Keeps h and fp32 statistics per row; with a sum, h is an output,
-    and both summands receive one gradient. Strided x and gradients are copied. [N2] [N3]
+    """(y, h), where h is x or the sum. Keeps h and fp32 statistics per row. [N2] [N3]
+
+    A sum is an output, and both summands receive one gradient. Strided x and gradients are copied.
     """
     name, weight, bias = weights.name, weights.weight, weights.bias
     rows, columns = product(x.shape[:-1]), x.shape[-1]
@@ -68,8 +71,8 @@ def norm_kernel(tape: Tape, weights: NormWeights, x: Tensor,
         gradients = {x: dx, residual: dx, weight: dw}
     d_bias: Moves = ()
     if bias is not None:
-        gradients[bias] = bias.gradient()
-        d_bias = (+gradients[bias],)
+        gradients[bias] = db = bias.gradient()
+        d_bias = (+db,)
     partial = partial_sums(rows, columns, 1 if bias is None else 2)
 
     def backward(strides: Strides) -> Moves:
@@ -134,8 +137,9 @@ def activation_and_down(tape: Tape, down: LinearWeights, gradients: dict[Tensor,
     return tape.append(Op(down.name, tuple(gradients), (y,), saves=(*inputs, weight),
                           forward=(+activated, +y, -activated), gradients=gradients,
                           backward=(*before, +d_activated, *after, -d_activated),
-                          product=True, moves_before_product=2,
-                          flops=2 * rows * n * f, backward_flops=4 * rows * n * f, equation=equation))
+                          product=True, moves_before_product=2, saves_when_done=True,
+                          flops=2 * rows * n * f, backward_flops=4 * rows * n * f,
+                          equation=equation))
 
 
 def _cast(tape: Tape, weight: Tensor, dtype: str) -> Tensor:
@@ -147,21 +151,24 @@ def _cast(tape: Tape, weight: Tensor, dtype: str) -> Tensor:
 def swiglu(tape: Tape, gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up: keeps both; their gradients are contiguous. [N6]"""
     y, d_gate, d_up = Tensor("swiglu", gate.shape, gate.dtype), gate.gradient(), up.gradient()
-    return tape.append(Op("swiglu", (gate, up), (y,), saves=(gate, up), backward=(+d_gate, +d_up),
-                          gradients={gate: d_gate, up: d_up}, equation="N6"))
+    return tape.append(Op("swiglu", (gate, up), (y,), saves=(gate, up), saves_when_done=True,
+                          backward=(+d_gate, +d_up), gradients={gate: d_gate, up: d_up},
+                          equation="N6"))
 
 
 # ---- losses
 def cross_entropy(tape: Tape, logits: Tensor, *, mean: bool = True) -> Tensor:
-    """(..., v) -> the loss in fp32. The logits become their own gradient, which backward scales. [N7]
+    """(..., v) -> the loss in fp32. The logits become their own gradient. [N7]
 
-    fp16 gradients are divided by the number of targets in backward: the number is kept.
+    Backward scales it in place; in fp16 it divides by the number of targets, which is kept.
     """
     with tape.part("cross entropy", logits):
         rows = product(logits.shape[:-1])
-        losses, loss = Tensor("losses", (rows,), "float32", "scratch"), Tensor("loss", (), "float32")
+        losses = Tensor("losses", (rows,), "float32", "scratch")
+        loss = Tensor("loss", (), "float32")
         count = Tensor("number of targets", (1,), "int64", "constant")
-        overwritten, d_logits = (logits.view(name, logits.shape) for name in ("dlogits", "d(logits)"))
+        overwritten, d_logits = (logits.view(name, logits.shape)
+                                 for name in ("overwritten logits", "d(logits)"))
         counts = (count,) if mean else ()
         kept = counts if logits.dtype == "float16" else ()
         return tape.append(Op("cross entropy", (logits,), (loss, overwritten, *counts),
@@ -215,7 +222,20 @@ def dropout(tape: Tape, name: str, x: Tensor) -> Tensor:
 
 
 def rotate_in_place(tape: Tape, x: Tensor) -> Tensor:
-    """Queries and keys inside x turn where they lie; the gradient is turned back out of place. [N10]"""
+    """Queries and keys inside x turn where they lie; the gradient is turned back out of place, from
+    a copy where its last dim is not adjacent in memory. [N10]"""
     y, dx = x.view(f"{x.name} rotated", x.shape), x.gradient()
-    return tape.append(Op(f"{x.name} rotated", (x,), (y,), backward=(+dx,), gradients={x: dx},
-                          follows=(dx,), equation="N10"))
+    dy_copy = x.like(f"d({y.name}) copy")
+
+    def backward(strides: Strides) -> Moves:
+        return (+dx,) if last_dim_adjacent(strides) else (+dy_copy, +dx, -dy_copy)
+
+    def layout(shape: Shape, strides: Strides) -> Strides:
+        return elementwise(shape, strides) if last_dim_adjacent(strides) else None
+
+    return tape.append(Op(y.name, (x,), (y,), backward=backward, gradients={x: dx}, follows=(dx,),
+                          layout=layout, equation="N10"))
+
+
+def last_dim_adjacent(strides: Strides) -> bool:
+    return strides is None or uniformly(strides[-1] == 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpuledger.config.fused_kernels import PYTORCHS_KERNELS, FusedKernels
 
 from .device import Device
-from .layout import Shape, Strides
+from .layout import Shape, Strides, elementwise
 from .precision import Precision
 from .sizes import Size
 from .tensor import Move, Tensor
@@ -49,7 +49,8 @@ class Op:
                     depends on them
     gradients       what each differentiable read receives: a tensor of those moves, or Incoming; in
                     the order in which the engine hands them on
-    follows         these gradients lie in memory as the incoming gradient does
+    follows         the strides of these gradients are `layout` of the incoming gradient's
+    layout          elementwise: they lie in memory as that one does
     folded_output   the shape in which the function writes its output, where that is not the
                     output's own: the gradient is reshaped to it first, by a copy where strides
                     allow no view
@@ -58,6 +59,7 @@ class Op:
     shares          gradients that are not the node's alone: two reads receive one, or it lies in a
                     saved storage; held once more each
     moves_before_product   of backward, where that is not one
+    saves_when_done a custom function saves after it ran, its inputs too: a checkpoint runs it
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
     equation        row of docs/formulas.md
@@ -72,6 +74,7 @@ class Op:
         "folded_output",
         "follows",
         "gradients",
+        "layout",
         "moves_before_product",
         "name",
         "only_forward_product",
@@ -80,6 +83,7 @@ class Op:
         "reads",
         "reduce",
         "saves",
+        "saves_when_done",
         "shares",
         "writes",
     )
@@ -89,7 +93,9 @@ class Op:
                  backward: Script = (), reduce: Script = (),
                  gradients: dict[Tensor, Gradient] | None = None, follows: tuple[Tensor, ...] = (),
                  folded_output: Shape | None = None,
+                 layout: Callable[[Shape, Strides], Strides] = elementwise,
                  shares: tuple[Tensor, ...] = (), moves_before_product: int = 1,
+                 saves_when_done: bool = False,
                  product: bool = False, only_forward_product: bool = False,
                  only_recomputed: bool = False,
                  flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
@@ -103,7 +109,9 @@ class Op:
         self.gradients: dict[Tensor, Gradient] = gradients if gradients is not None else {}
         self.follows = follows
         self.folded_output = folded_output
+        self.layout = layout
         self.shares = shares
+        self.saves_when_done = saves_when_done
         self.moves_before_product = moves_before_product
         self.product = product
         self.only_forward_product = only_forward_product
@@ -123,7 +131,8 @@ class Op:
 
     @property
     def saves_an_output(self) -> bool:
-        return any(t in self.writes for t in self.saves)
+        """A checkpoint has to run it to have what it saves."""
+        return self.saves_when_done or any(t in self.writes for t in self.saves)
 
 
 @dataclass(eq=False)

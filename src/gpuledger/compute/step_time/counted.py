@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from ...config.fused_kernels import FusedKernels
 from ...config.model import Model
 from ...config.training import Training
 from ...program.block import block
@@ -49,7 +50,7 @@ def head_traffic(model: Model, training: Training, *, tp: int = 1, cp: int = 1) 
 
 def start(model: Model, training: Training, tp: int, cp: int) -> tuple[Tape, Local, Tensor, Tensor]:
     """A tape that holds the embedding, and its output."""
-    tape = Tape(PRECISIONS[training.precision], Device())
+    tape = Tape(PRECISIONS[training.precision], Device(), FusedKernels.of(model, training))
     local = Local.of(model, training, tp, cp)
     x, token_weight = embedding(tape, model, training, local)
     return tape, local, x, token_weight

@@ -21,7 +21,7 @@ from gpuledger.torch_runs.kernels.sources import (
     source_folder,
 )
 
-MODES = ("cpu", "cuda", "host")
+MODES = ("cpu", "cuda", "host", "emulated")
 MINIMUM_TORCH = (2, 11)
 DEFAULT_ARCHS = ("80", "90")                # A100; H100 and H200
 
@@ -83,13 +83,16 @@ def compile_steps(mode: str, archs: tuple[str, ...]) -> list[Step]:
                f"-DTORCH_TARGET_VERSION={target:#018x}ULL",
                f"-DGPULEDGER_NAMESPACE={namespace_of(mode)}",
                f"-DGPULEDGER_CPU_PREFIX=gpuledger_{'host' if mode == 'host' else 'cpu'}_",
-               *(("-DGPULEDGER_WITH_CUDA",) if mode == "cuda" else ()), "-c")
+               *(("-DGPULEDGER_WITH_CUDA",) if mode in ("cuda", "emulated") else ()), "-c")
     steps = [Step(file, binding) for file in sorted((folder / "binding").glob("*.cpp"))]
     if mode == "host":
         host = (cxx, *HOST_FLAGS, "-c")
         return steps + [Step(file, host) for file in cuda_files(folder)]
     cpu = (cxx, *CXX_FLAGS, "-O3", "-fopenmp", "-c")
     steps += [Step(file, cpu) for file in sorted((folder / "cpu").glob("*.cpp"))]
+    if mode == "emulated":
+        nothing = folder / "emulated_kernels" / "launch_nothing.cpp"
+        steps.append(Step(nothing, (cxx, *CXX_FLAGS, "-O1", "-c")))
     if mode == "cuda":
         cuda = (toolchain.find_nvcc(), *CUDA_FLAGS, *arch_flags(archs), "-c")
         steps = [Step(file, cuda) for file in cuda_files(folder)] + steps   # the slowest first
@@ -122,7 +125,9 @@ def build(mode: str, archs: tuple[str, ...] = ()) -> Path:
     """The library of a mode, built unless the cache has it.
 
     cpu: the plain loops. cuda: those and the CUDA kernels, for `archs`. host: the CUDA sources
-    compiled by g++, run on the CPU (tests). Raises InputError if a compiler or torch is missing.
+    compiled by g++, run on the CPU (tests). emulated: the plain loops, and for CUDA tensors the
+    binding alone, whose launches do nothing (the emulated GPU; no nvcc is needed). Raises
+    InputError if a compiler or torch is missing.
     """
     if mode not in MODES:
         raise InputError(f"unknown kernel library {mode!r}", f"choose one of {', '.join(MODES)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuledger.errors import InputError
 
 PACKAGE = Path(__file__).resolve().parents[2]
-FOLDERS = ("include", "compat", "kernels", "cpu", "binding")
+FOLDERS = ("include", "compat", "kernels", "cpu", "binding", "emulated_kernels")
 
 
 def source_folder() -> Path:

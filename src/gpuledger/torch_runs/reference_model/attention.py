@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from gpuledger.config.fused_kernels import FusedKernels
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
 from .attention_kernels import Core, core
+from .fused import drop, rotate_in_place
 from .norm import norm
 from .tables import Tables
 
@@ -23,14 +24,15 @@ class Attention(nn.Module):
         self.model = model
         self.settings = Core.of_layer(model, training, layer)
         self.recompute_core = training.recompute == "selective"
-        fused = model.qkv_projection == "fused"
-        self.project = (FusedProjection if fused else SeparateProjections)(model, training)
+        self.fused = training.kernels == "fused"
+        one_matrix = model.qkv_projection == "fused"
+        self.project = (FusedProjection if one_matrix else SeparateProjections)(model, training)
         width = model.num_heads * model.head_dim
         self.out = nn.Linear(width, model.hidden_size, bias=model.bias.attention_out)
 
     def forward(self, x: Tensor, tables: Tables) -> Tensor:
-        query, key, value = self.project(x)
-        if self.model.positions == "rotary":
+        query, key, value = self.project(x, tables)
+        if self.model.positions == "rotary" and not self.fused:
             query = rotate(query, tables.cos, tables.sin)
             key = rotate(key, tables.cos, tables.sin)
         if self.model.num_kv_heads != self.model.num_heads:
@@ -40,7 +42,7 @@ class Attention(nn.Module):
         y = y.transpose(1, 2).contiguous().view(b, s, a * d)
         y = self.out(y)
         if self.model.dropout:
-            y = F.dropout(y, self.model.dropout)
+            y = drop(y, self.model.dropout, fused=self.fused)
         return y
 
     def core(self, query: Tensor, key: Tensor, value: Tensor, tables: Tables) -> Tensor:
@@ -85,13 +87,23 @@ class FusedProjection(nn.Module):
         self.qkv = nn.Linear(model.hidden_size, sum(self.sizes), bias=model.bias.query)
         self.query_heads = Heads(model, training, model.num_heads)
         self.key_heads = Heads(model, training, model.num_kv_heads)
+        self.rotates = FusedKernels.of(model, training).rotary and model.qk_norm == "none"
+        self.query_heads.rotates &= not self.rotates
+        self.key_heads.rotates &= not self.rotates
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.qkv(x).split(self.sizes, dim=2)
-        query = self.query_heads(query)
-        key = self.key_heads(key)
+    def forward(self, x: Tensor, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self.rotated(self.qkv(x), tables).split(self.sizes, dim=2)
+        query = self.query_heads(query, tables)
+        key = self.key_heads(key, tables)
         value = split_heads(value, self.model.head_dim)
         return query, key, value
+
+    def rotated(self, qkv: Tensor, tables: Tables) -> Tensor:
+        """The fused kernel turns queries and keys inside the one tensor, before norms would."""
+        if not self.rotates:
+            return qkv
+        heads = self.model.num_heads + self.model.num_kv_heads
+        return rotate_in_place(qkv, tables.cos, tables.sin, self.model.head_dim, heads)
 
 
 class SeparateProjections(nn.Module):
@@ -108,30 +120,39 @@ class SeparateProjections(nn.Module):
         self.query_heads = Heads(model, training, model.num_heads)
         self.key_heads = Heads(model, training, model.num_kv_heads)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query = self.query_heads(self.query(x))
-        key = self.key_heads(self.key(x))
+    def forward(self, x: Tensor, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
+        query = self.query_heads(self.query(x), tables)
+        key = self.key_heads(self.key(x), tables)
         value = split_heads(self.value(x), self.model.head_dim)
         return query, key, value
 
 
 class Heads(nn.Module):
-    """Splits queries or keys into heads; qk_norm comes before (`full`) or per head (`head`)."""
+    """Splits queries or keys into heads; qk_norm comes before (`full`) or per head (`head`).
+
+    rotates: turns them in place, after the norm.
+    """
 
     def __init__(self, model: Model, training: Training, num_heads: int):
         super().__init__()
-        self.head_dim, self.qk_norm = model.head_dim, model.qk_norm
+        self.head_dim, self.qk_norm, self.num_heads = model.head_dim, model.qk_norm, num_heads
+        self.rotates = FusedKernels.of(model, training).rotary
         if model.qk_norm != "none":
             width = model.head_dim if model.qk_norm == "head" else num_heads * model.head_dim
             self.norm = norm(model, training, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, tables: Tables) -> Tensor:
         if self.qk_norm == "full":
             x = self.norm(x)
         if self.qk_norm == "head":
             b, s, _ = x.shape
-            return self.norm(x.view(b, s, -1, self.head_dim)).transpose(1, 2)
-        return split_heads(x, self.head_dim)
+            return self.rotated(self.norm(x.view(b, s, -1, self.head_dim)), tables).transpose(1, 2)
+        return split_heads(self.rotated(x, tables), self.head_dim)
+
+    def rotated(self, x: Tensor, tables: Tables) -> Tensor:
+        if not self.rotates:
+            return x
+        return rotate_in_place(x, tables.cos, tables.sin, self.head_dim, self.num_heads)
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:

@@ -13,6 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpuledger.config.model import Model
 from gpuledger.config.training import Attention, Training
 
+from .fused import drop
+
 Mask = Tensor | None
 BACKENDS: dict[Attention, SDPBackend] = {
     "math": SDPBackend.MATH,
@@ -30,13 +32,15 @@ class Core:
     dropout: float
     softcap: float | None
     window: int | None
+    fused_dropout: bool = False
 
     @classmethod
     def of_layer(cls, model: Model, training: Training, layer: int) -> Core:
         """The window counts only if it is shorter than the sequence."""
         window = model.window(layer)
         narrow = window if window is not None and training.seq_len > window else None
-        return cls(training.attention, model.attention_dropout, model.attention_softcap, narrow)
+        return cls(training.attention, model.attention_dropout, model.attention_softcap, narrow,
+                   training.kernels == "fused")
 
 
 def core(
@@ -72,7 +76,7 @@ def eager(
     scores = scores.masked_fill(mask, float("-inf"))
     scores = F.softmax(scores, dim=-1)
     if settings.dropout:
-        scores = F.dropout(scores, settings.dropout)
+        scores = drop(scores, settings.dropout, fused=settings.fused_dropout)
     return scores @ value
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
+from .fused import drop
 from .norm import norm
 from .tables import Tables
 
@@ -19,7 +19,7 @@ class Embedding(nn.Module):
 
     def __init__(self, model: Model, training: Training):
         super().__init__()
-        self.model = model
+        self.model, self.fused = model, training.kernels == "fused"
         self.token = nn.Embedding(model.vocab_size, model.hidden_size)
         if model.positions == "learned":
             rows = model.max_position_embeddings + model.learned_position_offset
@@ -37,5 +37,5 @@ class Embedding(nn.Module):
         if model.embedding_norm:
             x = self.norm(x)
         if model.embedding_dropout:
-            x = F.dropout(x, model.embedding_dropout)
+            x = drop(x, model.embedding_dropout, fused=self.fused)
         return x

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,37 +11,54 @@ from torch.utils.checkpoint import checkpoint
 
 from gpuledger.errors import InputError
 
+from .fused import cross_entropy as fused_cross_entropy
+
 
 def softcap(logits: Tensor, cap: float | None) -> Tensor:
     """cap * tanh(logits / cap), or the logits themselves."""
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """(b, s, v) and (b, s) -> mean over tokens, a scalar."""
+def cross_entropy(logits: Tensor, targets: Tensor, *, fused: bool = False) -> Tensor:
+    """(b, s, v) and (b, s) -> mean over tokens, a scalar. fused: the logits are overwritten."""
+    if fused:
+        return fused_cross_entropy(logits, targets, mean=True)
     return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """Of a chunked loss: the logits' softcap, how many pieces, and whose kernel."""
+
+    cap: float | None
+    chunks: int
+    fused: bool
+
+
 def chunked_cross_entropy(
-    output: nn.Module, x: Tensor, targets: Tensor, cap: float | None, chunks: int
+    output: nn.Module, x: Tensor, targets: Tensor, settings: Pieces
 ) -> Tensor:
     """Each piece of the tokens is projected and compared under a checkpoint.
 
     One piece's logits live at a time, in the forward and in the backward pass.
     """
-    pieces = x.view(-1, x.size(-1)).chunk(chunks)
-    piece_targets = targets.view(-1).chunk(chunks)
-    total = checkpoint(piece_loss, output, pieces[0], piece_targets[0], cap, use_reentrant=False)
+    pieces = x.view(-1, x.size(-1)).chunk(settings.chunks)
+    piece_targets = targets.view(-1).chunk(settings.chunks)
+    total = checkpoint(
+        piece_loss, output, pieces[0], piece_targets[0], settings, use_reentrant=False
+    )
     for i in range(1, len(pieces)):
         total = total + checkpoint(
-            piece_loss, output, pieces[i], piece_targets[i], cap, use_reentrant=False
+            piece_loss, output, pieces[i], piece_targets[i], settings, use_reentrant=False
         )
     return total / targets.numel()
 
 
-def piece_loss(output: nn.Module, x: Tensor, targets: Tensor, cap: float | None) -> Tensor:
+def piece_loss(output: nn.Module, x: Tensor, targets: Tensor, settings: Pieces) -> Tensor:
     """(tokens, h) and (tokens) -> summed loss, a scalar."""
-    logits = softcap(output(x), cap)
+    logits = softcap(output(x), settings.cap)
+    if settings.fused:
+        return fused_cross_entropy(logits, targets, mean=False)
     return F.cross_entropy(logits, targets, reduction="sum")
 
 

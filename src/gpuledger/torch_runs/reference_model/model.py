@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -10,6 +11,7 @@ from gpuledger.config.training import EveryK, Training
 
 from .block import Block
 from .embedding import Embedding
+from .fused import fused_ops
 from .head import Head
 from .support import refuse_unsupported
 from .tables import Tables
@@ -29,6 +31,8 @@ class LanguageModel(nn.Module):
     def __init__(self, model: Model, training: Training):
         super().__init__()
         refuse_unsupported(model, training)
+        if training.kernels == "fused" and torch.get_default_device().type != "meta":
+            fused_ops()  # built before anything is allocated
         self.recompute = training.recompute
         self.embedding = Embedding(model, training)
         self.blocks = nn.ModuleList(

@@ -1,4 +1,4 @@
-"""LayerNorm, PyTorch's fused RMSNorm, or Hugging Face's RMSNorm of elementary operators."""
+"""LayerNorm; RMSNorm: PyTorch's, or composed as in Hugging Face's models; or gpuledger's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 
+from .fused import FusedNorm
+
 RMSNORM_EPS = 1e-6
+LAYERNORM_EPS = 1e-5  # nn.LayerNorm's own
 
 
 class ComposedRMSNorm(nn.Module):
@@ -29,6 +32,10 @@ class ComposedRMSNorm(nn.Module):
 def norm(model: Model, training: Training, width: int | None = None) -> nn.Module:
     """The model's kind of norm over the last dim of `width` elements (default: hidden_size)."""
     width = width or model.hidden_size
+    if training.kernels == "fused":
+        centered = model.norm == "layernorm"
+        eps = LAYERNORM_EPS if centered else RMSNORM_EPS
+        return FusedNorm(width, eps, centered=centered, bias=centered and model.bias.norm)
     if model.norm == "layernorm":
         return nn.LayerNorm(width, bias=model.bias.norm)
     if training.rmsnorm_implementation == "composed":

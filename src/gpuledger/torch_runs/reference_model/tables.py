@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from gpuledger.config.fused_kernels import FusedKernels
 from gpuledger.config.model import Model
 from gpuledger.config.training import Training
 from gpuledger.torch_runs.precision import compute_dtype
@@ -22,8 +23,8 @@ class Tables(nn.Module):
     """Only the tables that this run reads are made; the others do not exist."""
 
     positions: Tensor  # (s) int64: rows of the learned position table
-    cos: Tensor  # (s, rotary_dim), dtype of the weights
-    sin: Tensor  # (s, rotary_dim), dtype of the weights
+    cos: Tensor  # (s, rotary_dim), dtype of the weights; fused: (s, rotary_dim / 2), fp32
+    sin: Tensor  # the same
     mask: Tensor  # (s, s) bool: what a query must not see (eager)
     window_mask: Tensor  # (s, s) bool: the same for layers with a sliding window (eager)
     visible_window: Tensor  # (s, s) bool: what a query sees (scaled_dot_product_attention)
@@ -39,8 +40,11 @@ class Tables(nn.Module):
             )
         if model.positions == "rotary":
             angles = rotary_angles(s, model.rotary_dim or model.head_dim)
-            self.constant("cos", angles.cos().to(torch.get_default_dtype()))
-            self.constant("sin", angles.sin().to(torch.get_default_dtype()))
+            dtype = torch.get_default_dtype()
+            if FusedKernels.of(model, training).rotary:
+                angles, dtype = angles[:, : angles.size(1) // 2], torch.float32
+            self.constant("cos", angles.cos().to(dtype))
+            self.constant("sin", angles.sin().to(dtype))
         if model.positions == "alibi":
             self.register_buffer(
                 "alibi", alibi_biases(model.num_heads, s, training), persistent=False

@@ -1,6 +1,6 @@
 """The engine against PyTorch on random configurations, on a GPU or under the emulated GPU.
 
-`python -m gpuledger.torch_runs.self_check SEED COUNT [--show N] [--whole]`
+`python -m gpuledger.torch_runs.self_check SEED COUNT [--show N] [--whole] [--kernels fused]`
 """
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--show", type=int, default=5, help="mismatches to describe")
     parser.add_argument("--whole", action="store_true",
                         help="whole runs from an empty allocator, each in a process of its own")
+    parser.add_argument("--kernels", choices=("torch", "fused"), default="torch",
+                        help="PyTorch's kernels, or gpuledger's where they exist")
     given = parser.parse_args(arguments)
     rng, started = random.Random(given.seed), time.time()
-    runs = [draw_run(rng) for _ in range(given.count)]
+    runs = [draw_run(rng, given.kernels) for _ in range(given.count)]
     failures = (whole_runs if given.whole else steady_steps)(runs)
     for case, text in failures[:given.show]:
         print(f"MISS {case}: {text}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Random small configurations: every family, recipe and option of the records that PyTorch has kernels for."""
+"""Random small configurations: every family, recipe and option of the records that PyTorch has
+kernels for."""
 from __future__ import annotations
 
 import random
@@ -18,18 +19,30 @@ IMPLEMENTATIONS = {"adafactor": ["foreach", "for-loop"], "lion": ["for-loop"],
                    "muon": ["for-loop"], "adamw-8bit": ["for-loop"]}
 
 
-def draw_run(rng: random.Random) -> Run:
-    """One configuration. Sizes are small and odd, so that tensors differ in bytes."""
+def draw_run(rng: random.Random, kernels: str = "torch") -> Run:
+    """One configuration. kernels: "torch" or "fused". Sizes are small and odd, so that tensors
+    differ in bytes."""
     seq_len, batch = rng.randint(3, 300), rng.randint(1, 5)
     if rng.random() < 0.12:
         seq_len = rng.randint(1024, 5000) // batch + 1
     precision = rng.choice(PRECISIONS)
     model = draw_model(rng, seq_len)
     training = draw_training(rng, model, precision, seq_len, batch)
+    if kernels == "fused":
+        training = with_fused_kernels(rng, training)
     gpu = Gpu(name="drawn", full_name="drawn", vendor="nvidia", memory_bytes=80 * 2**30,
               dense_peak_flops_per_second=DensePeaks(), sources={})
     return Run(name="drawn", model=model, training=training, parallel=Parallelism(),
                cluster=Cluster(gpu=gpu, gpus=1, gpus_per_node=1))
+
+
+def with_fused_kernels(rng: random.Random, training: Training) -> Training:
+    """The same by gpuledger's kernels; half of the runs with their AdamW."""
+    changes: dict[str, Any] = {"kernels": "fused", "rmsnorm_implementation": "fused"}
+    if rng.random() < 0.5:
+        changes |= {"optimizer": "adamw", "optimizer_implementation": "fused", "amsgrad": False,
+                    "momentum": 0.0}
+    return Training.model_validate(training.model_dump() | changes)
 
 
 def draw_model(rng: random.Random, seq_len: int) -> Model:
@@ -118,7 +131,8 @@ def losses_for(model: Model) -> list[str]:
 
 
 def kernels_for(model: Model, precision: str) -> list[str]:
-    """Attention kernels of these head sizes, biases and dtypes; cuDNN's cannot run on the emulated GPU."""
+    """Attention kernels of these head sizes, biases and dtypes; cuDNN's cannot run on the emulated
+    GPU."""
     if model.attention_softcap is not None:
         return ["eager"]
     sixteen_bit = precision not in ("fp32", "tf32")
