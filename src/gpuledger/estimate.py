@@ -12,6 +12,7 @@ from .compute.conventions import (
 from .compute.parameters import parameter_counts
 from .compute.products import DTYPE_OF_PRODUCTS
 from .config.cautions import cautions
+from .config.fused_kernels import division_problems
 from .config.run import Run
 from .errors import InputError, NotYetError, Problem
 from .memory.allocator import AllocatorSettings
@@ -138,8 +139,7 @@ def refuse_unmodelled(run: Run) -> None:
     if run.parallel.sequence_parallel:
         problems.append(Problem("sequence_parallel is not modelled yet", "leave it out"))
     problems += unmodelled(run)
-    if run.training.kernels != "torch":
-        problems.append(Problem("kernels = fused is not modelled yet", "use kernels: torch"))
+    problems.extend(division_problems(run.parallel, run.training))
     if problems:
         raise NotYetError.of(problems)
 

@@ -1,6 +1,7 @@
 """What each optimizer keeps per parameter between steps: tensors, in the order in which it makes them."""
 from __future__ import annotations
 
+from gpuledger.config.fused_kernels import steps_with_own_adamw
 from gpuledger.config.training import Training
 from gpuledger.program.sizes import Size, ceil_div
 from gpuledger.program.tensor import Tensor
@@ -39,7 +40,8 @@ def momentum(weight: Tensor, training: Training) -> tuple[Tensor, ...]:
 
 def adam(weight: Tensor, training: Training) -> tuple[Tensor, ...]:
     """First and second moment, the maximum of the second with amsgrad; fused: a step counter on the GPU. [O1]"""
-    step = (Tensor("step", (), "float32"),) if training.optimizer_implementation == "fused" else ()
+    on_device = training.optimizer_implementation == "fused" and not steps_with_own_adamw(training)
+    step = (Tensor("step", (), "float32"),) if on_device else ()
     maximum = (weight.like("max_exp_avg_sq"),) if training.amsgrad else ()
     return (*step, weight.like("exp_avg"), weight.like("exp_avg_sq"), *maximum)
 

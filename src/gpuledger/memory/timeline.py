@@ -179,10 +179,11 @@ class Timeline:
             incoming = [self.folded(incoming[0], op, op.folded_output)]
         saved = self.saved.pop(op, [])
         moves = op.backward(incoming[0].strides) if callable(op.backward) else op.backward
-        memory.play(moves[:1])
+        memory.play(moves[:op.moves_before_product])
         if op.product and not op.only_forward_product:
             self.take_workspace()
-        memory.play(moves[1:])
+        memory.play(moves[op.moves_before_product:])
+        memory.hold_all(op.shares)
         copies = self.copies_of_incoming(op, incoming)
         if step.region:                                  # what a checkpoint unpacks is local to the node
             memory.drop(*reversed(saved))
@@ -224,7 +225,7 @@ class Timeline:
         number = memory.current[gradient.storage]
         strides = gradient.strides
         if gradient in op.follows and incoming[0].strides is not None:
-            strides = elementwise(gradient.shape, incoming[0].strides)
+            strides = op.layout(gradient.shape, incoming[0].strides)
         return Buffer(number, gradient.view_of is not None, strides)
 
     def hand_over(self) -> None:

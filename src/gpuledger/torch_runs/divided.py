@@ -10,6 +10,7 @@ import os
 
 import torch.distributed as dist
 
+from gpuledger.config.fused_kernels import division_problems
 from gpuledger.config.model import Model
 from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
@@ -47,7 +48,13 @@ def join_group(world_size: int) -> None:
 
 
 def divide(model: Model, training: Training, parallel: Parallelism, device: str) -> Wrapped:
-    """The network on `device`, in the wrapper of the run's framework."""
+    """The network on `device`, in the wrapper of the run's framework.
+
+    Raises NotYetError for fused kernels in a framework.
+    """
+    problems = [*division_problems(parallel, training)]
+    if problems:
+        raise NotYetError.of(problems)
     if parallel.framework in (None, "single"):
         return undivided(model, training, device)
     join_group(parallel.dp)
