@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,8 +32,20 @@ class GpuledgerError(Exception):
         error.problems = (first, *others)
         return error
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes whole, whatever their class takes to make one."""
+        return rebuilt, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         return "\n".join(f"error: {p.message}\nhint: {p.hint}" for p in self.problems)
+
+
+def rebuilt(kind: type[GpuledgerError], args: tuple[Any, ...], state: dict[str, Any]
+            ) -> GpuledgerError:
+    """An error from its parts."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(GpuledgerError):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from multiprocessing import Pool
 from typing import Any, Literal
 
 from .axes import Axis, grid
@@ -100,10 +100,11 @@ def evaluated(
 ) -> Iterator[tuple[int, Cell]]:
     """(index, cell) for each combination of settings, as they become known."""
     groups: dict[object, list[tuple[int, Run]]] = {}
-    for index, run in enumerate(resolve_each(source, options, settings)):
+    for index, resolved in enumerate(resolve_each(source, options, settings)):
         try:
-            if isinstance(run, GpuledgerError):
-                raise run
+            if isinstance(resolved, GpuledgerError):
+                raise resolved
+            run, _ = resolved
             refuse_unmodelled(run)
             device_of(run)
             groups.setdefault(index if replay else code_path(run), []).append((index, run))
@@ -155,16 +156,19 @@ def computed(tasks: Sequence[Task], replay: bool) -> Iterator[tuple[Task, list[R
         for task in tasks:
             yield task, function([run for _, run in task])
         return
-    pool: Executor
-    with ProcessPoolExecutor(
-        processes, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    ) as pool:
-        futures = {pool.submit(function, [run for _, run in task]): task for task in tasks}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    work = partial(computed_task, function)
+    with Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        numbered = list(enumerate([run for _, run in task] for task in tasks))
+        for number, results in pool.imap_unordered(work, numbered):
+            yield tasks[number], results
+
+
+def computed_task(
+    function: Callable[[Sequence[Run]], list[Result]], task: tuple[int, Sequence[Run]]
+) -> tuple[int, list[Result]]:
+    """The results beside the number of their task, because they come in any order."""
+    number, runs = task
+    return number, function(runs)
 
 
 def memories(runs: Sequence[Run]) -> list[Result]:

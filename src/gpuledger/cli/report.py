@@ -63,15 +63,14 @@ def subjects_of(source: str, options: RunOptions, over: Sequence[str]) -> Iterat
         )
     from ..report.sweep_output import value_text
 
-    for changes, run_or_error in zip(
-        settings, resolve_each(source, options, settings), strict=True
-    ):
-        if isinstance(run_or_error, GpuledgerError):
-            raise run_or_error
+    for changes, resolved in zip(settings, resolve_each(source, options, settings), strict=True):
+        if isinstance(resolved, GpuledgerError):
+            raise resolved
+        run, assumptions = resolved
         words = ", ".join(
             f"{key.rpartition('.')[2]} {value_text(value)}" for key, value in changes.items()
         )
-        yield Subject(f"{run_or_error.name}, {words}", run_or_error)
+        yield Subject(f"{run.name}, {words}", run, assumptions)
 
 
 def check(subjects: Sequence[Subject], how: ReportOptions) -> None:

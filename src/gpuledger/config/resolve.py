@@ -40,9 +40,9 @@ def resolve_run(source: Source, options: RunOptions | None = None) -> tuple[Run,
 
 def resolve_each(
     source: Source, options: RunOptions, changes: Iterable[Mapping[str, Any]]
-) -> Iterator[Run | InputError]:
-    """For each mapping of dotted keys to values, the run that `resolve_run` gives with these keys
-    set after `options`, or the error that it raises.
+) -> Iterator[tuple[Run, tuple[str, ...]] | InputError]:
+    """For each mapping of dotted keys to values, what `resolve_run` gives with these keys set after
+    `options`, or the error that it raises.
 
     Files and presets are read once. Raises InputError where the source itself cannot be read.
     """
@@ -56,7 +56,8 @@ def resolve_each(
         draft.problems += problems
         draft.apply([*given, *change.items()])
         try:
-            yield draft.complete(models, clusters)
+            run = draft.complete(models, clusters)
+            yield run, tuple(draft.assumptions)
         except InputError as error:
             yield error
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 from .. import __version__
 from ..config.run import Run
@@ -17,6 +18,7 @@ from .charts.chart import Chart
 from .charts.conventions import conventions
 from .charts.feasibility import feasibility
 from .charts.parity import Pair, parity
+from .charts.roofline import roofline
 from .charts.save import FORMATS, rendered
 from .charts.time_breakdown import time_breakdown
 from .charts.timeline import timeline
@@ -27,6 +29,8 @@ from .records import (
     bars,
     convention_counts,
     heat_map,
+    operators_of,
+    roof_of,
     step_time,
     step_timeline,
 )
@@ -94,7 +98,8 @@ def computed(tasks: Sequence[tuple[Subject, str]]) -> Iterator[RunReport]:
     if processes < 2:
         yield from (report_of_run(*task) for task in tasks)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    # Not forked: a fork shares the position in font files that this process has open.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         yield from pool.map(report_of_run, *zip(*tasks, strict=True))
 
 
@@ -107,13 +112,16 @@ def report_of_run(subject: Subject, name: str) -> RunReport:
 
 
 def charts_of_run(subject: Subject, found: Content, name: str) -> Iterator[Chart]:
-    """Timeline, heat map, allocator map, conventions; the time of a step where it is known."""
+    """What there is to show of one run; stages only where there are several."""
     label, footer = subject.label, footer_of(found)
     trace = trace_step(subject.run)
     yield timeline(step_timeline(label, found, trace), footer, f"{name}-timeline")
     yield feasibility([heat_map(label, subject.run, found)], footer, f"{name}-feasibility")
     yield allocator_map(label, allocator_segments(trace), footer, f"{name}-allocator")
     yield conventions(convention_counts(label, found), footer, f"{name}-conventions")
+    roof = roof_of(subject.run, found)
+    if roof is not None:
+        yield roofline(label, operators_of(subject.run), roof, footer, f"{name}-roofline")
     stages = bars(label, found)
     if len(stages) > 1:
         yield breakdown(stages, found["run"]["cluster"]["gpu"]["name"], footer, f"{name}-stages")

@@ -49,7 +49,7 @@ class Figure:
         if not self.difference:
             return "="
         sign = "+" if self.difference > 0 else "-"
-        share = f" ({100 * self.difference / self.first:+.1f} %)" if self.first else ""
+        share = f" ({100 * self.difference / self.first:+,.1f} %)" if self.first else ""
         return f"{sign}{self.text(abs(self.difference))}{share}"
 
 

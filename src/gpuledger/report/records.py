@@ -10,17 +10,23 @@ import numpy as np
 
 from ..config.problems import validated
 from ..config.run import Run
+from ..estimate import device_of
 from ..memory.allocator import SegmentRecord
+from ..memory.frameworks import policy_of
+from ..program.model import build
+from ..program.program import Op, Part
 from ..sweep import memories_of, why_not
 from .charts.allocator_map import MapBlock, MapSegment
 from .charts.breakdown import Bar
 from .charts.conventions import Conventions
 from .charts.feasibility import HeatCell, HeatMap
+from .charts.roofline import Operator, Roof
 from .charts.time_breakdown import StepTime
 from .charts.timeline import Line, Timeline
 from .step_trace import Trace
 
 Content = dict[str, Any]  # see estimate_json.content
+TIME_PARTS = ("compute", "exposed_communication", "bubble", "optimizer")
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 LENGTHS = 7  # sequence lengths of the heat map: doublings
@@ -111,10 +117,43 @@ def convention_counts(label: str, content: Content) -> Conventions:
 def step_time(label: str, content: Content) -> StepTime | None:
     """Seconds by part, where the estimate knows them."""
     parts = content["time"]["breakdown"]
-    if not isinstance(parts, dict) or not all(isinstance(v, (int, float)) for v in parts.values()):
+    if parts is None:
         return None
-    named = {name.removesuffix("_seconds").replace("_", " "): float(v) for name, v in parts.items()}
-    return StepTime(label, named) if sum(named.values()) > 0 else None
+    return StepTime(label, {name.replace("_", " "): float(parts[name]) for name in TIME_PARTS})
+
+
+def roof_of(run: Run, content: Content) -> Roof | None:
+    """Peak and bandwidth of the GPU, where both are known."""
+    gpu = run.cluster.gpu
+    peak, bandwidth = (
+        content["flops"]["dense_peak_flops_per_second"],
+        gpu.bandwidth_bytes_per_second,
+    )
+    return None if peak is None or bandwidth is None else Roof(gpu.name, peak, bandwidth)
+
+
+def operators_of(run: Run) -> list[Operator]:
+    """Products and attention cores of one micro-batch, forward and backward, all layers together.
+
+    Bytes are those of the tensors that an operator reads and writes, each once. [R1]
+    """
+    training = policy_of(run.parallel).computed(run.training)
+    program = build(run.model, training, device_of(run), num_layers=1)
+    found: dict[str, list[int]] = {}
+    for group in program.root.body:
+        layers = run.model.num_layers if isinstance(group, Part) and group.layer is not None else 1
+        for op in group.ops() if isinstance(group, Part) else [group]:
+            totals = found.setdefault(op.name, [0, 0])
+            totals[0] += layers * int(op.flops + op.backward_flops)
+            totals[1] += layers * moved_bytes(op)
+    return [Operator(name, flops, moved) for name, (flops, moved) in found.items() if flops]
+
+
+def moved_bytes(op: Op) -> int:
+    """Forward: what is read and written; backward: gradients in, what was saved, gradients out."""
+    forward = (*op.reads, *op.writes)
+    backward = (*op.writes, *op.saves, *op.gradients)
+    return int(sum(tensor.nbytes for tensor in (*forward, *backward)))
 
 
 def heat_map(label: str, run: Run, content: Content) -> HeatMap:

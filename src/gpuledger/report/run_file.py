@@ -8,11 +8,15 @@ import yaml
 
 from ..config.cluster import Cluster, Gpu
 from ..config.model import Model
+from ..config.parallelism import Parallelism
 from ..config.presets import preset_path
 from ..config.problems import validated
 from ..config.run import Run
 from ..config.sources import gpu_keys, model_keys
+from ..config.training import Training
 from ..errors import GpuledgerError
+
+ALWAYS = ("optimizer_implementation", "dp", "zero_stage", "gpus_per_node")  # said even if usual
 
 
 def run_file(run: Run) -> str:
@@ -22,12 +26,10 @@ def run_file(run: Run) -> str:
         keys["model"] = run.model.name
     if is_preset("gpus", run.cluster.gpu.name, run.cluster.gpu):
         keys["cluster"]["gpu"] = run.cluster.gpu.name
-    for name in ("name", "network_bytes_per_second", "source"):
-        if keys["cluster"][name] == Cluster.model_fields[name].default:
-            del keys["cluster"][name]
-    training = keys["training"]
-    if training["loss"] not in ("chunked", "fused_linear"):
-        del training["loss_chunks"]  # it would have no effect
+    for part, record in (("training", Training), ("parallel", Parallelism), ("cluster", Cluster)):
+        for name, field in record.model_fields.items():
+            if name not in ALWAYS and getattr(getattr(run, part), name) == field.get_default():
+                del keys[part][name]
     text: str = yaml.safe_dump(
         keys, sort_keys=False, default_flow_style=False, allow_unicode=True, width=100
     )

@@ -17,6 +17,7 @@ from .style import COLOURS, MUTED, PAPER, SMALL_POINTS, WIDTH_INCHES, styled
 
 ROWS = 12  # memory is wrapped into so many lines, like text
 ROW = 0.21  # inches
+EDGE, SWATCH_WIDTH, KEY_GAP, KEY_LINE = 0.12, 0.13, 0.16, 0.16  # inches
 MOST_MARKS = 60  # segments that answer to the mouse, the largest
 COLOUR_OF = {**COLOURS, "free": "#FFFFFF"}
 NAMES = ("parameters", "optimizer", "gradients", "activations", "buffers", "free")
@@ -57,9 +58,10 @@ def allocator_map(
     subtitle = (
         f"Memory of PyTorch's allocator at the peak, {gib(line)} a line; a gap ends a segment"
     )
+    key = key_of(ordered)
     frame = Frame(
         Heading(title, subtitle, footer),
-        Body(ROW * ROWS, left=0.12, right=0.12, below=0.06, above=0.3),
+        Body(ROW * ROWS, left=EDGE, right=EDGE, below=0.06, above=0.14 + KEY_LINE * len(key)),
     )
     axes = frame.axes()
     axes.set(xlim=(0, line / GIB), ylim=(ROWS, 0))
@@ -67,7 +69,7 @@ def allocator_map(
     chart = Chart(name, title, title, frame.figure)
     draw_blocks(axes, ordered, line)
     draw_segments(chart, axes, ordered, line)
-    draw_key(frame, ordered)
+    draw_key(frame, key)
     return chart
 
 
@@ -147,29 +149,43 @@ def pieces(start: int, size: int, line: int) -> Iterator[tuple[int, int, int]]:
         start += width
 
 
-def draw_key(frame: Frame, segments: Sequence[MapSegment]) -> None:
-    """What the colours mean, with the bytes of each."""
-    totals = {
-        kind: sum(b.size_bytes for s in segments for b in s.blocks if b.kind == kind)
-        for kind in NAMES
-    }
-    x, y = frame.body.left, frame.bottom + frame.body.height + 0.08
-    points = SMALL_POINTS
-    for kind, nbytes in totals.items():
+def key_of(segments: Sequence[MapSegment]) -> list[list[tuple[str, str]]]:
+    """(kind, text with its bytes), in as many lines as the chart's width asks for."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    room = WIDTH_INCHES - 2 * EDGE
+    for kind in NAMES:
+        nbytes = sum(b.size_bytes for s in segments for b in s.blocks if b.kind == kind)
         if not nbytes:
             continue
-        frame.figure.patches.append(
-            Rectangle(
-                (x / WIDTH_INCHES, y / frame.height),
-                0.09 / WIDTH_INCHES,
-                0.09 / frame.height,
-                transform=frame.figure.transFigure,
-                facecolor=COLOUR_OF[kind],
-                edgecolor=MUTED,
-                linewidth=0.4,
-                hatch="//////" if kind == "free" else None,
+        item = (kind, f"{kind} {gib(nbytes)}")
+        if sum(map(key_width, [*lines[-1], item])) > room:
+            lines.append([])
+        lines[-1].append(item)
+    return lines
+
+
+def key_width(item: tuple[str, str]) -> float:
+    return SWATCH_WIDTH + text_width(item[1], SMALL_POINTS) + KEY_GAP
+
+
+def draw_key(frame: Frame, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """What the colours mean, with the bytes of each."""
+    y = frame.bottom + frame.body.height + 0.08 + KEY_LINE * (len(lines) - 1)
+    for line in lines:
+        x = frame.body.left
+        for kind, text in line:
+            frame.figure.patches.append(
+                Rectangle(
+                    (x / WIDTH_INCHES, y / frame.height),
+                    0.09 / WIDTH_INCHES,
+                    0.09 / frame.height,
+                    transform=frame.figure.transFigure,
+                    facecolor=COLOUR_OF[kind],
+                    edgecolor=MUTED,
+                    linewidth=0.4,
+                    hatch="//////" if kind == "free" else None,
+                )
             )
-        )
-        text = f"{kind} {gib(nbytes)}"
-        frame.text(x + 0.13, y - 0.012, text, va="bottom", fontsize=points)
-        x += 0.13 + text_width(text, points) + 0.16
+            frame.text(x + SWATCH_WIDTH, y - 0.012, text, va="bottom", fontsize=SMALL_POINTS)
+            x += key_width((kind, text))
+        y -= KEY_LINE

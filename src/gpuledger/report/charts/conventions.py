@@ -35,7 +35,7 @@ def conventions(data: Conventions, footer: str, name: str = "conventions") -> Ch
     names = sorted(values, key=lambda key: (values[key], key))
     heading = Heading(
         title_of(data),
-        "Model FLOPs utilisation of the same run, by convention"
+        "Model FLOPs utilisation at the forecast step time, by convention"
         if by_mfu
         else "Model FLOPs of one step of the same run, by convention",
         footer,

@@ -61,15 +61,19 @@ def roofline(
     total = sum(op.flops for op in shown)
     share = sum(op.flops for op in bound) / total
     title = (
-        f"{label}: {100 * share:.1f} % of the FLOPs are bound by memory "
-        f"(below {roof.knee:.0f} FLOPs per byte on {roof.gpu})"
+        f"{label}: {100 * share:.1f} % of the products' FLOPs are bound by memory, "
+        f"below {roof.knee:.0f} FLOPs per byte of {roof.gpu}"
     )
     frame = Frame(
-        Heading(title, "Reachable FLOP/s by FLOPs per byte moved, one dot per operator", footer),
+        Heading(
+            title,
+            "Reachable FLOP/s by FLOPs per byte that an operator reads or writes",
+            footer,
+        ),
         Body(3.0, left=0.62, right=0.25, below=0.45),
     )
     axes = frame.axes()
-    low = min([op.intensity for op in shown] + [roof.knee]) / 3
+    low = min([op.intensity for op in shown] + [roof.knee / 5]) / 3
     high = max([op.intensity for op in shown] + [roof.knee]) * 3
     reached = [
         op.flops / op.seconds if op.seconds else roof.reachable(op.intensity) for op in shown
@@ -80,7 +84,7 @@ def roofline(
         xlim=(low, high),
         xlabel="FLOPs per byte",
         ylabel="FLOP/s",
-        ylim=(min([roof.reachable(low), *reached]) / 2, roof.peak_flops_per_second * 3),
+        ylim=(min([roof.reachable(low), *reached]) / 2, roof.peak_flops_per_second * 2.5),
     )
     axes.minorticks_off()
     axes.plot(

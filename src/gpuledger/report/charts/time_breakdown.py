@@ -38,12 +38,17 @@ class StepTime:
 @styled
 def time_breakdown(steps: Sequence[StepTime], footer: str, name: str = "time") -> Chart:
     """Horizontal stacked bars in seconds; there are at most as many parts as colours."""
-    parts = list(dict.fromkeys(part for step in steps for part in step.part_seconds))
+    named = dict.fromkeys(part for step in steps for part in step.part_seconds)
+    parts = [part for part in named if any(step.part_seconds.get(part) for step in steps)]
     colours = dict(zip(parts, TIME_COLOURS, strict=False))
     title = title_of(steps)
     left = min(1.8, max(text_width(step.label) for step in steps) + 0.1) + 0.12
     frame = Frame(
-        Heading(title, "Time of one optimizer step by what the GPU waits for, s", footer),
+        Heading(
+            title,
+            "Forecast time of one optimizer step by what the GPU does, s",
+            footer,
+        ),
         Body(PITCH * max(len(steps), 2), left=left, right=0.2, below=0.42, above=0.32),
     )
     axes = frame.axes()
@@ -57,7 +62,8 @@ def time_breakdown(steps: Sequence[StepTime], footer: str, name: str = "time") -
     )
     for row, (step, end) in enumerate(zip(steps, ends, strict=True)):
         start = 0.0
-        for part, seconds in step.part_seconds.items():
+        for part in parts:
+            seconds = step.part_seconds.get(part, 0.0)
             patch = Rectangle(
                 (start, row - BAR / 2),
                 seconds,

@@ -143,6 +143,7 @@ def draw_lines(chart: Chart, axes: Axes, data: Timeline, near: bool) -> None:
         highest = max(line.level_bytes)
         chart.mark(drawn, line.label, gib(highest), bytes=highest)
     if near:
+        axes.axhline(data.capacity_bytes / GIB, color=PAPER, linewidth=2.6, alpha=0.8)
         axes.axhline(data.capacity_bytes / GIB, color=ALARM, linewidth=1.0)
 
 

@@ -5,7 +5,7 @@
   // ---- values of marks, under the mouse and with the arrow keys
   function show(mark, x, y) {
     const name = document.createElement("strong");
-    name.textContent = mark.dataset.label;
+    name.textContent = `${mark.dataset.label}: `;
     tip.replaceChildren(name, document.createTextNode(mark.dataset.text));
     tip.hidden = false;
     const box = tip.getBoundingClientRect();

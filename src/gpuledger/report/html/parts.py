@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -43,11 +44,14 @@ def summary(runs: Sequence[RunReport]) -> str:
     for i, run in enumerate(runs):
         memory, stage = run.content["memory"], worst_stage(run.content)
         verdict = (
-            '<td class="yes">fits</td>' if memory["fits"] else '<td class="no">does not fit</td>'
+            '<td class="verdict yes">fits</td>'
+            if memory["fits"]
+            else '<td class="verdict no">does not fit</td>'
         )
+        parameters = run.content["parameters"]["total"]
         rows.append(
-            f'<tr><th scope="row"><a href="#run-{i}">{escape(run.subject.label)}</a></th>{verdict}'
-            + number(count(run.content["parameters"]["total"]), run.content["parameters"]["total"])
+            f'<tr><th scope="row"><a href="#run-{i}">{escape(run.subject.label)}</a>'
+            f'<small data-value="{parameters}">{count(parameters)} parameters</small></th>{verdict}'
             + "".join(bytes_cell(stage[f"{name}_bytes"]) for name in CATEGORIES)
             + bytes_cell(stage["peak_allocated_bytes"])
             + bytes_cell(stage["peak_reserved_bytes"])
@@ -60,7 +64,6 @@ def summary(runs: Sequence[RunReport]) -> str:
             + "</tr>"
         )
     numbers = [
-        "parameters of the model",
         *(swatched(name) for name in CATEGORIES),
         "peak allocated",
         "peak reserved",
@@ -173,23 +176,31 @@ def entry_row(entry: dict[str, Any], content: Content) -> str:
     """One kind of tensor."""
     nbytes, category = int(entry["bytes"]), entry["category"]
     share = 100 * nbytes / worst_stage(content)["peak_allocated_bytes"]
-    formula = formulas().get(entry["equation"])
-    source = (
-        f"[{formula.id}] {escape(formula.quantity)}: {escape(formula.equation)}"
-        f"<small>{escape(formula.source)}</small>"
-        if formula
-        else f"[{escape(entry['equation'])}]"
-        if entry["equation"]
-        else ""
-    )
     bar = f'<span class="bar" style="width:{share:.2f}%;background:var(--{category})"></span>'
     return (
         f'<tr data-category="{category}" data-bytes="{nbytes}"><td>{escape(entry["name"])}</td>'
-        f"<td>{swatched(category)}</td>{number(f'{nbytes:,}', nbytes)}"
+        f'<td class="category">{swatched(category)}</td>'
+        f"{number(f'{nbytes:,}', nbytes)}"
         f'<td class="number" data-value="{nbytes}">{gib(nbytes)}{bar}</td>'
         f"{number(str(entry['count']), entry['count'])}<td>{escape(entry['detail'])}</td>"
-        f'<td class="why">{source}</td></tr>'
+        f'<td class="why">{explained(entry["equation"])}</td></tr>'
     )
+
+
+def explained(equation: str) -> str:
+    """The row of docs/formulas.md: what it is the formula of, the formula, its source."""
+    formula = formulas().get(equation)
+    if formula is None:
+        return f"[{escape(equation)}]" if equation else ""
+    return (
+        f"[{formula.id}] {marked_up(formula.quantity)}: {marked_up(formula.equation)}"
+        f"<small>{marked_up(formula.source)}</small>"
+    )
+
+
+def marked_up(text: str) -> str:
+    """Markdown's `code` as HTML."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def comparison_section(comparison: Comparison) -> str:
@@ -200,6 +211,8 @@ def comparison_section(comparison: Comparison) -> str:
         f"<td>{escape(str(s.second))}</td></tr>"
         for s in comparison.settings
     ]
+    differing = [figure for figure in comparison.entries if figure.difference]
+    equal = [figure for figure in comparison.entries if not figure.difference]
     headers = [first, second, "difference"]
     heads = [f'<th scope="col" class="number">{escape(head)}</th>' for head in headers]
     return (
@@ -208,7 +221,9 @@ def comparison_section(comparison: Comparison) -> str:
         f"<h3>Settings that differ</h3>{table(['key', first, second], settings)}"
         f"<h3>Figures</h3>{table(['', *heads], [difference_row(f) for f in comparison.figures])}"
         f"<h3>Live at the peak</h3>"
-        f"{table(['entry', *heads], [difference_row(f) for f in comparison.entries])}</section>"
+        f"{table(['entry', *heads], [difference_row(f) for f in differing])}"
+        f"<details><summary>{len(equal)} entries are equal</summary>"
+        f"{table(['entry', *heads], [difference_row(f) for f in equal])}</details></section>"
     )
 
 
