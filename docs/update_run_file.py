@@ -21,12 +21,13 @@ from gpuledger.config.frameworks import (  # noqa: E402
     OffloadOptions,
     ZeroRedundancyOptions,
 )
+from gpuledger.config.megatron import MegatronOptions  # noqa: E402
 from gpuledger.config.options import SHORT_OPTIONS  # noqa: E402
 
 RECORDS: dict[str, type[Record]] = {
     "model": Model, "bias": Bias, "training": Training, "parallel": Parallelism,
     "ddp": DDPOptions, "zero_redundancy": ZeroRedundancyOptions, "fsdp2": FSDP2Options,
-    "fsdp1": FSDP1Options, "deepspeed": DeepSpeedOptions, "offload": OffloadOptions,
+    "fsdp1": FSDP1Options, "deepspeed": DeepSpeedOptions, "megatron": MegatronOptions, "offload": OffloadOptions,
     "cluster": Cluster, "gpu": Gpu}
 NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -80,6 +81,8 @@ def members(annotation: Any, bounds: dict[str, float]) -> Iterator[str]:
         yield from (f"`{value}`" for value in arguments)
     elif origin is dict:
         yield "mapping of texts"
+    elif origin is tuple:
+        yield f"list of {' or '.join(members(arguments[0], bounds))}s"
     elif annotation is NoneType:
         yield "null"
     elif arguments:

@@ -11,7 +11,7 @@ from .config.problems import validated
 from .config.run import Run
 from .errors import GpuledgerError
 from .estimate import Estimate, count_flops, device_of, estimate
-from .memory.peak import StepPeak
+from .memory.pipeline.finders import finders
 
 MAX_CHANGES = 3            # how many changes are combined at most
 WANTED = 3                 # how many answers are given
@@ -84,7 +84,7 @@ class StatesBytes:
         key = (parallel.zero_stage, parallel.dp, training.precision, training.optimizer,
                training.optimizer_implementation)
         if key not in self.known:
-            self.known[key] = StepPeak(run, device_of(run)).states_bytes
+            self.known[key] = max(f.states_bytes for f in finders(run, device_of(run)))
         return self.known[key]
 
 

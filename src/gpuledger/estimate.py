@@ -13,6 +13,7 @@ from .compute.parameters import parameter_counts
 from .compute.products import DTYPE_OF_PRODUCTS
 from .config.cautions import cautions
 from .config.fused_kernels import division_problems
+from .config.parallelism import Parallelism
 from .config.run import Run
 from .errors import InputError, NotYetError, Problem
 from .memory.allocator import AllocatorSettings
@@ -20,7 +21,9 @@ from .memory.allocator.allocator import DEFAULT_SETTINGS
 from .memory.frameworks import unmodelled
 from .memory.peak import Live, Peak, StepPeak
 from .memory.peak_bytes import PeakBytes, peak_bytes
+from .memory.pipeline.finders import Finder, finders
 from .memory.replayed import Replayed, replay_run
+from .memory.sharding import sharding_assumptions, unmodelled_sharding
 from .memory.states import State
 from .program.device import Device
 
@@ -30,7 +33,7 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 @dataclass(frozen=True)
 class Memory:
-    """One rank's memory in bytes, in steady state. `None` is what is not known.
+    """Memory of one rank of a pipeline stage in bytes, in steady state. `None` is what is not known.
 
     category_bytes are live at `peak_instant` and add up to peak_allocated_bytes; what the allocator adds
     to the requests (rounding, unsplit tails) belongs to buffers.
@@ -88,12 +91,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Everything that `estimate` knows about a run."""
+    """Everything that `estimate` knows about a run. memory, states and live are the worst stage's."""
 
     run: Run
     parameters: int
     parameters_per_rank: int
     memory: Memory
+    by_stage: tuple[Memory, ...]
     flops: Flops
     checkpoint: Checkpoint
     states: tuple[State, ...]
@@ -105,40 +109,43 @@ class Estimate:
 def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = False,
              settings: AllocatorSettings = DEFAULT_SETTINGS,
              assumptions: tuple[str, ...] = ()) -> Estimate:
-    """The account of one steady optimizer step on one rank.
+    """The account of one steady optimizer step on one rank of each pipeline stage.
 
-    replay: run the whole stream through the allocator model, for exact allocated and reserved bytes;
-    otherwise allocated means requested with each tensor rounded up to 512 bytes, and reserved is None.
+    replay: run the whole stream of the worst stage through the allocator model, for exact allocated and
+    reserved bytes; otherwise allocated means requested with each tensor rounded up to 512 bytes, and
+    reserved is None.
     Raises NotYetError for what is not modelled, InputError for what cannot be.
     """
     refuse_unmodelled(run)
     gpu = run.cluster.gpu
     device = device_of(run)
-    finder = StepPeak(run, device)
-    peak = finder.find()
+    stages = list(finders(run, device))
+    peaks = [finder.find() for finder in stages]
+    worst = max(range(len(peaks)), key=lambda stage: peaks[stage].requested_bytes)
     available = gpu.capacity_bytes - (gpu.context_bytes or 0)
-    replayed = replay_run(run, device, settings, available) if replay else None
-    memory = account(run, peak, replayed)
+    replayed = replay_run(run, device, settings, available, worst) if replay else None
+    by_stage = tuple(account(run, peak, replayed if stage == worst else None, stage)
+                     for stage, peak in enumerate(peaks))
+    memory = by_stage[worst]
     flops = count_flops(run, convention)
     return Estimate(
         run=run, parameters=parameter_counts(run.model).total,
-        parameters_per_rank=sum(share.count * share.local.numel for share in finder.policy.parameters(finder.counted)),
-        memory=memory, flops=flops, checkpoint=checkpoint_of(run, finder), states=peak.states,
-        live=peak.live, assumptions=assumptions,
+        parameters_per_rank=max(parameters_of(finder) for finder in stages),
+        memory=memory, by_stage=by_stage, flops=flops,
+        checkpoint=checkpoint_of(run, whole_model(run, stages[0], device)),
+        states=peaks[worst].states, live=peaks[worst].live,
+        assumptions=(*assumptions, *sharding_assumptions(run)),
         warnings=(*cautions(run), *warnings_of(run, memory)))
 
 
 def refuse_unmodelled(run: Run) -> None:
     """Raises NotYetError with every option of the run that has no account yet."""
     problems = []
-    for axis in ("tp", "pp", "cp", "ep", "vpp"):
-        ways = getattr(run.parallel, axis)
-        if ways > 1:
-            problems.append(Problem(f"{axis} = {ways}: this axis is not modelled yet",
-                                    f"use {axis}=1; dp with zero_stage 0-3 is modelled"))
-    if run.parallel.sequence_parallel:
-        problems.append(Problem("sequence_parallel is not modelled yet", "leave it out"))
+    if run.parallel.ep > 1:
+        problems.append(Problem(f"ep = {run.parallel.ep}: this axis is not modelled yet",
+                                "use ep=1; dp, tp, cp and pp are modelled"))
     problems += unmodelled(run)
+    problems += unmodelled_sharding(run)
     problems.extend(division_problems(run.parallel, run.training))
     if problems:
         raise NotYetError.of(problems)
@@ -156,12 +163,25 @@ def device_of(run: Run) -> Device:
     return Device((int(major), int(minor or 0)), gpu.num_sms)
 
 
-def account(run: Run, peak: Peak, replayed: Replayed | None) -> Memory:
+def parameters_of(finder: Finder) -> int:
+    """Elements of the parameters that one rank of a stage stores."""
+    return sum(share.count * share.local.numel for share in finder.policy.parameters(finder.counted))
+
+
+def whole_model(run: Run, first: Finder, device: Device) -> StepPeak:
+    """The undivided model, for what all ranks hold together."""
+    if isinstance(first, StepPeak) and run.parallel.world_size == run.parallel.dp \
+            and run.parallel.framework != "megatron":
+        return first
+    return StepPeak(run.model_copy(update={"parallel": Parallelism()}), device)
+
+
+def account(run: Run, peak: Peak, replayed: Replayed | None, stage: int = 0) -> Memory:
     """The ledger of the peak instant, with what the allocator adds as a part of the buffers."""
-    return memory_of(run, peak_bytes(peak), replayed)
+    return memory_of(run, peak_bytes(peak), replayed, stage)
 
 
-def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None) -> Memory:
+def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None, stage: int = 0) -> Memory:
     """The same from the peak's sums."""
     gpu = run.cluster.gpu
     rounding = (peak.rounding_bytes if replayed is None
@@ -169,7 +189,7 @@ def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None) -> Me
     categories = {name: peak.category_bytes[name] for name in CATEGORIES}
     categories["buffers"] += rounding
     return Memory(
-        stage=0, category_bytes=categories, rounding_bytes=rounding,
+        stage=stage, category_bytes=categories, rounding_bytes=rounding,
         peak_requested_bytes=peak.requested_bytes,
         peak_allocated_bytes=peak.requested_bytes + rounding,
         peak_reserved_bytes=replayed.peak_reserved_bytes if replayed else None,

@@ -31,8 +31,9 @@ from .errors import GpuledgerError
 from .estimate import Memory, device_of, estimate, memory_of, refuse_unmodelled
 from .memory.frameworks import policy_of
 from .memory.many_peaks import SIZES, find_peaks
-from .memory.peak import DIFFERENT_MICRO_BATCHES, StepPeak
+from .memory.peak import DIFFERENT_MICRO_BATCHES
 from .memory.peak_bytes import PeakBytes, peak_bytes
+from .memory.pipeline.finders import finders
 from .units import gib
 
 Status = Literal["fits", "does not fit", "refused"]
@@ -198,7 +199,8 @@ def memories_of(runs: Sequence[Run]) -> list[Result]:
 def alone(run: Run) -> PeakBytes | GpuledgerError:
     """One run walked by itself."""
     try:
-        return peak_bytes(StepPeak(run, device_of(run)).find())
+        return max((peak_bytes(finder.find()) for finder in finders(run, device_of(run))),
+                   key=lambda peak: peak.requested_bytes)
     except GpuledgerError as error:
         return error
 

@@ -1,9 +1,7 @@
 """`Parallelism`: how a run is divided over ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,6 +13,7 @@ from .frameworks import (
     FSDP2Options,
     ZeroRedundancyOptions,
 )
+from .megatron import MegatronOptions
 from .record import Record
 
 Framework = Literal[
@@ -27,6 +26,9 @@ Framework = Literal[
     "deepspeed",
     "megatron",
 ]
+ModelParallel = Literal["megatron", "torch"]
+Schedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe"]
+CHUNKS: dict[str, int] = {"zb-v": 2, "dualpipe": 2}  # model chunks of a stage that a schedule has
 # Which stages of ZeRO a framework has; the first is its default.
 STAGES: dict[str, tuple[int, ...]] = {
     "single": (0,),
@@ -36,6 +38,7 @@ STAGES: dict[str, tuple[int, ...]] = {
     "fsdp2": (3, 2),
     "fsdp1": (3, 2, 0),
     "deepspeed": (0, 1, 2, 3),
+    "megatron": (0, 1),
 }
 # Whose options each record holds.
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -44,6 +47,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "fsdp2": ("fsdp2",),
     "fsdp1": ("fsdp1",),
     "deepspeed": ("deepspeed",),
+    "megatron": ("megatron",),
 }
 
 
@@ -59,6 +63,23 @@ class Parallelism(Record):
     sequence_parallel: bool = Field(
         default=False, description="norms and residual stream are split over tp along the sequence"
     )
+    model_parallel: ModelParallel | None = Field(
+        default=None,
+        description="whose tensor-parallel linears and pipeline: Megatron's, or PyTorch's "
+        "(DTensor, torch.distributed.pipelining); null: PyTorch's with ddp, fsdp1 and fsdp2, else Megatron's",
+    )
+    context_exchange: Literal["ring", "all-gather"] = Field(
+        default="ring", description="how context-parallel ranks see each other's keys and values"
+    )
+    schedule: Schedule | None = Field(
+        default=None,
+        description="order of the pipeline's passes; null: interleaved where vpp > 1, else 1f1b",
+    )
+    stage_layers: tuple[Annotated[int, Field(gt=0)], ...] | None = Field(
+        default=None,
+        description="blocks of each pipeline stage; null: as even as they divide, the rest on "
+        "middle stages",
+    )
     zero_stage: int = Field(
         default=0,
         ge=0,
@@ -69,9 +90,7 @@ class Parallelism(Record):
         default=None,
         description="who divides it; null: the states alone, without a framework's buffers",
     )
-    ddp: DDPOptions = Field(
-        default=DDPOptions(), description="options of framework ddp, see below"
-    )
+    ddp: DDPOptions = Field(default=DDPOptions(), description="options of framework ddp, see below")
     zero_redundancy: ZeroRedundancyOptions = Field(
         default=ZeroRedundancyOptions(),
         description="options of framework zero-redundancy-optimizer, see below",
@@ -85,6 +104,33 @@ class Parallelism(Record):
     deepspeed: DeepSpeedOptions = Field(
         default=DeepSpeedOptions(), description="options of framework deepspeed, see below"
     )
+    megatron: MegatronOptions = Field(
+        default=MegatronOptions(), description="options of framework megatron, see below"
+    )
+
+    @classmethod
+    def prepared(cls, values: Any) -> Any:
+        """A list of a file is a tuple here."""
+        if isinstance(values, dict) and isinstance(values.get("stage_layers"), list):
+            return values | {"stage_layers": tuple(values["stage_layers"])}
+        return values
+
+    @property
+    def model_parallel_library(self) -> ModelParallel:
+        """Whose tensor-parallel linears and pipeline."""
+        if self.model_parallel is not None:
+            return self.model_parallel
+        return "torch" if self.framework in ("ddp", "fsdp1", "fsdp2") else "megatron"
+
+    @property
+    def pipeline_schedule(self) -> Schedule:
+        """The order of the pipeline's passes."""
+        return self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
+
+    @property
+    def chunks(self) -> int:
+        """Model chunks of each stage."""
+        return CHUNKS.get(self.pipeline_schedule, self.vpp)
 
     @property
     def world_size(self) -> int:
@@ -102,7 +148,30 @@ class Parallelism(Record):
                 "sequence_parallel: true splits over tp, but tp = 1",
                 "raise tp, or leave sequence_parallel out",
             )
+        yield from self._pipeline_problems()
         yield from self._framework_problems()
+
+    def _pipeline_problems(self) -> Iterator[Problem]:
+        name = self.pipeline_schedule
+        if self.schedule is not None and self.pp == 1:
+            yield Problem(
+                f"schedule: {name} orders pipeline stages, but pp = 1 has none",
+                "raise pp, or leave schedule out",
+            )
+        elif (name == "interleaved") != (self.vpp > 1) and self.vpp != CHUNKS.get(name, 1):
+            yield Problem(
+                f"schedule: {name} does not go with vpp = {self.vpp}",
+                "schedule: interleaved has vpp > 1; the others have vpp = 1",
+            )
+        if name == "dualpipe" and self.pp % 2:
+            yield Problem(
+                f"schedule: dualpipe pairs its stages, but pp = {self.pp} is odd", "use an even pp"
+            )
+        if self.stage_layers is not None and len(self.stage_layers) != self.pp:
+            yield Problem(
+                f"stage_layers names {len(self.stage_layers)} stages, but pp = {self.pp}",
+                "name the blocks of each stage",
+            )
 
     def _framework_problems(self) -> Iterator[Problem]:
         stages = STAGES.get(self.framework or "")

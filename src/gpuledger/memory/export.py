@@ -9,11 +9,9 @@ from pathlib import Path
 from gpuledger.config.run import Run
 from gpuledger.files import write_whole
 from gpuledger.program.device import Device
-from gpuledger.program.model import build
 
 from .allocator import AllocatorSettings, CachingAllocator
-from .frameworks import policy_of
-from .run import whole_run
+from .run import rank_programs, whole_run
 from .snapshot import run_with_history, write_snapshot
 from .step import StepRunner
 
@@ -24,8 +22,7 @@ class NamedStream:
     """The events of a run of STEPS steps from an empty allocator, and where in it each belongs."""
 
     def __init__(self, run: Run, device: Device):
-        program = build(run.model, policy_of(run.parallel).computed(run.training), device)
-        self.runner: StepRunner = whole_run(run, program, STEPS)
+        self.runner: StepRunner = whole_run(run, rank_programs(run, device), STEPS)
         self.memory = self.runner.memory
         timeline = self.runner.timeline
         self.starts = [start for start, _ in timeline.positions]

@@ -23,13 +23,16 @@ class GroupTimeline(Timeline):
         self.positions: list[tuple[int, Step | None]] = []
         self.group: Part | None = None
 
-    def earlier_gradients(self, *, kept: bool) -> None:
-        """The gradients of the step before (kept), or of earlier micro-batches, are there already."""
+    def earlier_gradients(self, *, kept: bool, only: set[Tensor] | None = None) -> None:
+        """The gradients of the step before (kept), or of earlier micro-batches, are there already.
+
+        only: those of these weights.
+        """
         memory = self.memory
         layers = self.program.tape.weight_layers
         for weight, layer in zip(self.program.weights, layers, strict=True):
             memory.layer = layer
-            if weight in self.grads:
+            if weight in self.grads or (only is not None and weight not in only):
                 continue
             self.grads[weight] = memory.allocate(self.earlier_gradient(weight), "gradients")
         memory.layer = None

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
-from gpuledger.program.model import build
 
 from .allocator import AllocatorSettings, CachingAllocator, replay
 from .allocator.allocator import DEFAULT_SETTINGS
 from .allocator.sizes import block_bytes
-from .frameworks import policy_of
 from .ledger import CATEGORIES, Event
-from .run import whole_run
+from .run import rank_programs, whole_run
 from .step import StepRunner
 
 STEPS = 3  # the third repeats the second, and the cache has settled
@@ -90,8 +88,7 @@ def account_of_run(
     run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS
 ) -> StepAccount:
     """Walks STEPS whole steps of all layers from an empty allocator; accounts for the last. [V1]"""
-    training = policy_of(run.parallel).computed(run.training)
-    runner = whole_run(run, build(run.model, training, device), STEPS)
+    runner = whole_run(run, rank_programs(run, device), STEPS)
     walk = LastStep(runner, run.num_microbatches)
     boundaries = tuple(walk.at(phase, end) for phase, _, end in walk.phases)
     peak, rounding = walk.peak()

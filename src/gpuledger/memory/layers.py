@@ -38,14 +38,16 @@ class Walk:
         return layer if layer < high else layer + self.copies * (high - low)
 
 
-def plan_walk(model: Model, training: Training, policy: Policy = UNDIVIDED) -> Walk:
-    """The shallowest walk from which the whole model follows."""
+def plan_walk(model: Model, training: Training, policy: Policy = UNDIVIDED,
+              num_layers: int | None = None) -> Walk:
+    """The shallowest walk from which the whole model (or a part of num_layers) follows."""
+    num_layers = model.num_layers if num_layers is None else num_layers
     period = layer_period(model, training)
     # The first and last layer may differ from their neighbours; a framework may look further.
     ends = period + 1 + policy.neighbours
-    rest = model.num_layers - 2 * ends - period
+    rest = num_layers - 2 * ends - period
     if rest <= 0 or not policy.walks_layers_once:
-        return Walk(model.num_layers, (model.num_layers, model.num_layers), 0)
+        return Walk(num_layers, (num_layers, num_layers), 0)
     copies, remainder = divmod(rest, period)
     return Walk(2 * ends + period + remainder, (ends, ends + period), copies)
 

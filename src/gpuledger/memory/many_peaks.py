@@ -115,7 +115,7 @@ class ManyPeaks(StepPeak):
     def peaks(self) -> Iterator[PeakBytes]:
         """As `find`, for every run. Raises MixedSizes where the arrays take different paths."""
         timeline = self._walk()
-        runner, update_level, position = self._update()
+        runner, update_level, position = self.update_of(self.weights)
         update = live_of_update(runner.memory, position)
         for start in range(0, self.num_runs, CELLS_AT_ONCE):
             columns = slice(start, min(start + CELLS_AT_ONCE, self.num_runs))

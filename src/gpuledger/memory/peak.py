@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
-from gpuledger.program.model import Program, build
+from gpuledger.program.local import Local
+from gpuledger.program.model import Program, Stage, build
 from gpuledger.program.program import Part
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
@@ -16,7 +17,7 @@ from .frameworks import policy_of
 from .group_timeline import GroupTimeline
 from .layers import Walk, plan_walk
 from .ledger import Memory
-from .states import State, kept_states, model_states, step_constants
+from .states import State, constants_of, kept_states, model_states, step_constants
 from .step import StepRunner
 from .zero import UNDIVIDED
 
@@ -52,18 +53,23 @@ class Peak:
 
 
 class StepPeak:
-    """Finds the peak of one rank's step; `program` is the walked part of the model."""
+    """Finds the peak of one rank's step; `program` is the walked part of the model.
 
-    def __init__(self, run: Run, device: Device):
+    part: the rank's only model chunk, where it is not the whole model.
+    """
+
+    def __init__(self, run: Run, device: Device, part: Stage | None = None):
         self.run, self.policy = run, policy_of(run.parallel)
         self.training = self.policy.computed(run.training)
-        self.walk = plan_walk(run.model, self.training, self.policy)
-        self.program = build(run.model, self.training, device, num_layers=self.walk.num_layers)
+        self.part = part or Stage(0, run.model.num_layers)
+        self.walk = plan_walk(run.model, self.training, self.policy, self.part.num_layers)
+        self.program = build(run.model, self.training, device, num_layers=self.walk.num_layers,
+                             local=Local.of_rank(run.model, self.training, run.parallel), stage=self.part)
         self.weights = all_weights(self.program, self.walk)
         self.counted = counted_weights(self.program, self.walk)
         self.states = (*model_states(self.counted, self.training, self.policy),
                        *kept_states(self.policy.kept(self.weights, self.training)),
-                       *step_constants(run.model, self.training, device))
+                       *step_constants(*constants_of(run), device))
 
     @property
     def states_bytes(self) -> Size:
@@ -82,13 +88,13 @@ class StepPeak:
         timeline = self._walk()
         level, position = self._highest(timeline.memory)
         end = self._level_at_end(timeline.memory)
-        runner, update_level, update_position = self._update()
+        runner, update_level, update_position = self.update_of(self.weights)
         persistent = self.states_bytes
         if end + update_level > level:
-            live = [*self._live(timeline.memory, len(timeline.memory.events), timeline),
+            live = [*self._live(timeline.memory, len(timeline.memory.events)),
                     *live_of_update(runner.memory, update_position)]
             return Peak(persistent + end + update_level, "optimizer step", tuple(live), self.states)
-        live = self._live(timeline.memory, position, timeline)
+        live = self._live(timeline.memory, position)
         return Peak(persistent + level, self._instant(timeline, position), tuple(live), self.states)
 
     def _walk(self) -> GroupTimeline:
@@ -109,12 +115,13 @@ class StepPeak:
             runner.timeline.earlier_gradients(kept=True)
         runner.step()
         level, position = self._highest(runner.memory)
-        live = self._live(runner.memory, position, runner.timeline)
+        live = self._live(runner.memory, position)
         instant = self._instant(runner.timeline, position)
         return Peak(self.states_bytes + level, instant, tuple(live), self.states)
 
-    def _highest(self, memory: Memory) -> tuple[Size, int]:
-        """(level, number of events up to it) over the allocations outside the middle layers."""
+    def _highest(self, memory: Memory, begin: int = 0, end: int | None = None) -> tuple[Size, int]:
+        """(level, number of events up to it) over the allocations outside the middle layers, from event
+        number begin to end."""
         live = middle = best = 0
         position = 0
         copies, low, high = self.walk.copies, *self.walk.middle
@@ -126,8 +133,10 @@ class StepPeak:
                 if number not in memory.once:
                     middle += sign * nbytes
                 continue
-            if sign > 0 and live + copies * middle > best:
+            if sign > 0 and i >= begin and live + copies * middle > best:
                 best, position = live + copies * middle, i + 1
+            if i + 1 == end:
+                break
         return best, position
 
     def _level_at_end(self, memory: Memory) -> Size:
@@ -138,9 +147,9 @@ class StepPeak:
         """How many allocations of the model this one is the account of."""
         return 1 if number in memory.once else self.walk.stands_for(memory.layers[number])
 
-    def _update(self) -> tuple[StepRunner, Size, int]:
-        """The optimizer on all weights of this rank, and the highest level of its temporaries."""
-        update_alone = replace(self.program, root=Part("update"), weights=self.weights)
+    def update_of(self, weights: tuple[Tensor, ...]) -> tuple[StepRunner, Size, int]:
+        """The optimizer on these weights of this rank, and the highest level of its temporaries."""
+        update_alone = replace(self.program, root=Part("update"), weights=weights)
         runner = self.policy.runner(update_alone, self.training, 1)
         runner.update(first=False)
         live = best = position = 0
@@ -150,10 +159,11 @@ class StepPeak:
                 best, position = live, i + 1
         return runner, best, position
 
-    def _live(self, memory: Memory, position: int, timeline: GroupTimeline) -> list[Live]:
-        """Tensors live after `position` events, equal ones counted together."""
+    def _live(self, memory: Memory, position: int, begin: int = 0) -> list[Live]:
+        """Tensors made from event number `begin` on and live after `position` events, equal ones counted
+        together."""
         numbers: dict[int, None] = {}
-        for sign, number, _ in memory.events[:position]:
+        for sign, number, _ in memory.events[begin:position]:
             if sign > 0:
                 numbers[number] = None
             else:
@@ -170,7 +180,7 @@ class StepPeak:
         return [Live(key[0], f"block: {key[1]}" if key[3] else key[1], count, count * sizes[key][0],
                      sizes[key][1], f"{count} x {key[2]}") for key, count in counts.items()]
 
-    def _instant(self, timeline: GroupTimeline, position: int) -> str:
+    def _instant(self, timeline: GroupTimeline, position: int, first_layer: int = 0) -> str:
         """For example `backward, block 32 of 32: down`; blocks are counted from 1."""
         starts = [start for start, _ in timeline.positions]
         step = timeline.positions[bisect_right(starts, position - 1) - 1][1]
@@ -181,7 +191,8 @@ class StepPeak:
         if step.layer is None:
             where = step.group.name if step.group else "step"
         else:
-            where = f"block {self.walk.model_layer(step.layer) + 1} of {self.run.model.num_layers}"
+            number = first_layer + self.walk.model_layer(step.layer) + 1
+            where = f"block {number} of {self.run.model.num_layers}"
         return f"{phase}, {where}: {step.op.name}"
 
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
-from gpuledger.program.model import build
 
 from .allocator import AllocatorSettings, OutOfMemory, replay
 from .allocator.allocator import DEFAULT_SETTINGS
-from .frameworks import policy_of
 from .ledger import Event, Memory
-from .run import whole_run
+from .run import rank_programs, whole_run
 from .step import StepRunner
 
 STEPS = 3          # the first makes states and workspaces, the second settles the cache, the third repeats
@@ -34,10 +32,9 @@ class Replayed:
 
 
 def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS,
-               available_bytes: int | None = None) -> Replayed:
-    """All layers, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
-    program = build(run.model, policy_of(run.parallel).computed(run.training), device)
-    events = _events(whole_run(run, program, 1))
+               available_bytes: int | None = None, stage: int = 0) -> Replayed:
+    """All layers of a stage, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
+    events = _events(whole_run(run, rank_programs(run, device, stage), 1, stage))
     unlimited = _peaks(events, settings, None)
     if available_bytes is None or unlimited.peak_reserved_bytes <= available_bytes:
         return unlimited

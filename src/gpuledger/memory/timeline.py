@@ -1,16 +1,18 @@
 """Walk a program forward and backward: the ordered allocations and frees of one training step.
 
-The holders of a storage are Python (see schedule), the autograd nodes that saved it (until their backward
-ran), gradient buffers, a checkpoint (its arguments), and `.grad`. No operator is known by name here.
+The holders of a storage are Python (see schedule), the autograd nodes that saved it (until their
+backward ran), gradient buffers, a checkpoint (its arguments), and `.grad`. No operator is known by
+name here.
 """
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gpuledger.program.layout import CopyNeeded, Shape, Strides, dense, elementwise, viewed
 from gpuledger.program.model import Program
-from gpuledger.program.program import Gradient, Incoming, Op, Part
+from gpuledger.program.program import Gradient, Incoming, Moves, Op, Part
 from gpuledger.program.tensor import Tensor
 
 from .ledger import Memory
@@ -31,6 +33,15 @@ class Buffer:
         self.strides = strides
 
 
+@dataclass(frozen=True)
+class Deferred:
+    """Weights of a product whose gradients are left for later, and the allocations they need."""
+
+    step: Step
+    weights: tuple[Tensor, ...]
+    held: list[int]
+
+
 class Timeline:
     """Memory of a step of `program`; `grads` outlive a micro-batch, everything else does not.
 
@@ -48,8 +59,11 @@ class Timeline:
         self.in_backward = False
         self.workspaces = dict(zip((False, True), workspaces, strict=False))
         self.kept_by_caller = {program.loss, program.logits}
+        self.keeps_output = not program.sends            # a stage's output is freed once it is sent
+        self.split = False                               # weight gradients wait for `weight_pass`
         self.scaler_state: list[Tensor] = []             # made when the first loss is scaled
-        self.marks: list[tuple[int, str]] = []           # (number of events, instant that begins there)
+        # (number of events, instant that begins there)
+        self.marks: list[tuple[int, str]] = []
         self.last_micro_batch = True                     # of its step
 
     def mark(self, instant: str) -> None:
@@ -57,12 +71,20 @@ class Timeline:
 
     def micro_batch(self) -> None:
         """Forward, backward, and the caller's `del loss`."""
+        self.forward_pass()
+        self.backward_pass()
+
+    def forward_pass(self) -> None:
+        """From the batch, or a received activation, to the loss, or an output that is sent."""
         self.saved: dict[Op, list[int]] = {}
         self.pending: dict[Tensor, Buffer] = {}          # gradient buffers
         self.missing = Counter(self.uses)
         self.checkpoints: dict[Part, list[int]] = {}
         self.recomputed: set[Part] = set()
+        self.deferred: list[Deferred] = []
         self.mark("forward")
+        if self.program.received is not None:
+            self.receive(self.program.received)
         for step in self.steps:
             self.enter(step)
             if step.region and step.region not in self.checkpoints:
@@ -72,14 +94,51 @@ class Timeline:
                 self.scaler_state.clear()
             self.forward(step, saving=not step.region)
         self.end_forward()
+        if not self.keeps_output:
+            self.memory.drop_tensor(self.program.loss)
+
+    def receive(self, activation: Tensor) -> None:
+        """The buffer into which the stage before sends."""
+        self.memory.allocate(activation)
+
+    def backward_pass(self) -> None:
+        """From the loss's gradient, or a received one, to the parameters and what is sent back."""
         self.mark("backward")
         self.backward()
         self.leave()
+        self.send_back()
         if self.program.loss_scaling is not None:
             self.memory.drop_tensor(self.program.backward_from)
         if self.program.logits is not None:
             self.memory.drop_tensor(self.program.logits)
-        self.memory.drop_tensor(self.program.loss)
+        if self.keeps_output:
+            self.memory.drop_tensor(self.program.loss)
+
+    def send_back(self) -> None:
+        """The gradient of the received activation goes to the stage before; both are freed."""
+        received = self.program.received
+        if received is not None:
+            if received in self.pending:
+                self.memory.drop(self.pending.pop(received).number)
+            self.memory.drop_tensor(received)
+
+    def weight_pass(self) -> None:
+        """The weight gradients that a split backward left to do."""
+        self.mark("weight gradients")
+        for deferred in self.deferred:
+            self.enter(deferred.step)
+            for tensor in deferred.weights:
+                number = self.memory.allocate(tensor.gradient())
+                self.outgoing = {tensor: Buffer(number, is_view=False)}
+                self.hand_over()
+            self.memory.drop(*deferred.held)
+        self.deferred = []
+        for step in reversed(self.steps):                # copies that autocast made of weights
+            if any(t in self.pending for t in step.op.writes):
+                self.enter(step)
+                self.differentiate(step)
+                self.hand_over()
+        self.leave()
 
     def enter(self, step: Step) -> None:
         """Before an operator runs, forward or backward."""
@@ -115,7 +174,8 @@ class Timeline:
             self.saved[op] = memory.hold_all(op.saves)
 
     def take_workspace(self) -> None:
-        """The first product of a thread makes cuBLAS's workspace; recomputed ones are backward's."""
+        """The first product of a thread makes cuBLAS's workspace; recomputed ones are backward's.
+        """
         workspace = self.workspaces.pop(self.in_backward, None)
         if workspace is not None:
             self.memory.allocate(workspace)
@@ -131,8 +191,8 @@ class Timeline:
     def recompute(self, region: Part) -> None:
         """Run the part again up to the last tensor that a node wants; then its frames unwind.
 
-        An input is saved before its operator runs, so an operator that saves only inputs is not run.
-        Ref: torch/utils/checkpoint.py (early stop).
+        An input is saved before its operator runs, so an operator that saves only inputs is not
+        run. Ref: torch/utils/checkpoint.py (early stop).
         """
         self.recomputed.add(region)
         steps = schedule(region)
@@ -155,7 +215,8 @@ class Timeline:
         self.in_backward = True
         seed = memory.allocate(loss.gradient())
         self.pending[loss] = Buffer(memory.hold(seed), is_view=False)
-        ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}   # who unpacks last
+        # who unpacks last
+        ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}
         for step in reversed(self.steps):
             op, region = step.op, step.region
             if op.only_recomputed or not any(t in self.pending for t in op.writes):
@@ -172,30 +233,50 @@ class Timeline:
         memory.drop(seed)
 
     def differentiate(self, step: Step) -> None:
-        """One autograd node: its function, the engine's reductions, then what the node held is let go."""
+        """One autograd node: its function, the engine's reductions, then what the node held is let
+        go."""
         op, memory = step.op, self.memory
         incoming = [self.pending.pop(t) for t in op.writes if t in self.pending]
         if op.folded_output is not None and incoming[0].strides is not None:
             incoming = [self.folded(incoming[0], op, op.folded_output)]
         saved = self.saved.pop(op, [])
         moves = op.backward(incoming[0].strides) if callable(op.backward) else op.backward
+        postponed = self.postpone(step, moves, [*saved, *(b.number for b in incoming)])
+        if postponed:
+            moves = tuple(move for move in moves if move.tensor.role != "gradient")
         memory.play(moves[:op.moves_before_product])
         if op.product and not op.only_forward_product:
             self.take_workspace()
         memory.play(moves[op.moves_before_product:])
         memory.hold_all(op.shares)
         copies = self.copies_of_incoming(op, incoming)
-        if step.region:                                  # what a checkpoint unpacks is local to the node
+        # what a checkpoint unpacks is local to the node
+        if step.region:
             memory.drop(*reversed(saved))
         memory.play(op.reduce(incoming[0].strides) if callable(op.reduce) else op.reduce)
         self.outgoing = {t: copies.get(t) or self.outgoing_buffer(op, gradient, incoming)
-                         for t, gradient in op.gradients.items()}
+                         for t, gradient in op.gradients.items() if t not in postponed}
         memory.drop(*(buffer.number for buffer in incoming))
         if not step.region:
             memory.drop(*saved)
 
+    def postpone(self, step: Step, moves: Moves, held: list[int]) -> tuple[Tensor, ...]:
+        """The weights of a product whose gradients wait; `held`, its input and gradient, wait with
+        them."""
+        if not (self.split and step.op.product):
+            return ()
+        formed = {move.tensor for move in moves if move.tensor.role == "gradient"}
+        weights = tuple(t for t, gradient in step.op.gradients.items()
+                        if isinstance(gradient, Tensor) and gradient.storage in formed)
+        if weights:
+            for number in held:
+                self.memory.hold(number)
+            self.deferred.append(Deferred(step, weights, held))
+        return weights
+
     def folded(self, buffer: Buffer, op: Op, shape: Shape) -> Buffer:
-        """The gradient in the shape in which the node's function wrote its output: a view, or a copy."""
+        """The gradient in the shape in which the node's function wrote its output: a view, or a
+        copy."""
         try:
             strides = viewed(op.writes[0].shape, buffer.strides, shape)
         except CopyNeeded:
@@ -223,6 +304,8 @@ class Timeline:
                 return Buffer(memory.hold(buffer.number), buffer.is_view, buffer.strides)
             return Buffer(memory.hold(buffer.number), True, gradient.view(buffer.strides))
         number = memory.current[gradient.storage]
+        if gradient in op.saves and gradient in op.writes:      # its own output, overwritten
+            memory.hold(number)
         strides = gradient.strides
         if gradient in op.follows and incoming[0].strides is not None:
             strides = op.layout(gradient.shape, incoming[0].strides)
@@ -237,7 +320,8 @@ class Timeline:
                     self.store(tensor, self.pending.pop(tensor).number)
 
     def accumulate(self, tensor: Tensor, new: Buffer) -> None:
-        """Add in place where the buffer is nobody else's, dense and no view; otherwise into a third one."""
+        """Add in place where the buffer is nobody else's, dense and no view; otherwise into a third
+        one."""
         memory = self.memory
         old = self.pending.setdefault(tensor, new)
         if old is new:

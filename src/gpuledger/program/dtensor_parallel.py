@@ -5,6 +5,7 @@ whole; gathering or scattering along the tokens, which is not dim 0, needs a con
 collective's own buffer. Collectives are functional: an all-reduce writes a new tensor.
 Ref: torch/distributed/_functional_collectives.py, torch/distributed/tensor/parallel/{style,loss}.py.
 """
+
 from __future__ import annotations
 
 from . import operators as op
@@ -30,15 +31,26 @@ def gather(tape: Tape, local: Local, x: Tensor) -> Tensor:
     y, dx = Tensor(f"{x.name} gathered", (b, s * local.tp, h), x.dtype), x.gradient()
     received = Tensor("all-gather output", (local.tp * b, s, h), x.dtype)
     joined = Tensor("reduce-scatter input", y.shape, x.dtype)
-    return tape.append(Op("all-gather", (x,), (y,), forward=(+received, +y, -received),
-                          backward=(+joined, +dx, -joined), gradients={x: dx}, equation="X7"))
+    return tape.append(
+        Op(
+            "all-gather",
+            (x,),
+            (y,),
+            forward=(+received, +y, -received),
+            backward=(+joined, +dx, -joined),
+            gradients={x: dx},
+            equation="X7",
+        )
+    )
 
 
 def replicate(tape: Tape, x: Tensor) -> Tensor:
     """x itself; backward sums the ranks' gradients into a new tensor. [X7]"""
     dx = x.gradient()
     y = x.view(f"{x.name} replicated", x.shape, x.strides)
-    return tape.append(Op("replicate", (x,), (y,), backward=(+dx,), gradients={x: dx}, equation="X7"))
+    return tape.append(
+        Op("replicate", (x,), (y,), backward=(+dx,), gradients={x: dx}, equation="X7")
+    )
 
 
 def row_linear(tape: Tape, local: Local, weights: LinearWeights, x: Tensor) -> Tensor:
@@ -67,8 +79,17 @@ def scatter_sum(tape: Tape, local: Local, x: Tensor) -> Tensor:
         y, dx = Tensor(f"{x.name} scattered", (b, s // local.tp, n), x.dtype), x.gradient()
         joined = Tensor("reduce-scatter input", x.shape, x.dtype)
         received = Tensor("all-gather output", x.shape, x.dtype)
-        return tape.append(Op("reduce-scatter", (x,), (y,), forward=(+joined, +y, -joined),
-                              backward=(+received, +dx, -received), gradients={x: dx}, equation="X8"))
+        return tape.append(
+            Op(
+                "reduce-scatter",
+                (x,),
+                (y,),
+                forward=(+joined, +y, -joined),
+                backward=(+received, +dx, -received),
+                gradients={x: dx},
+                equation="X8",
+            )
+        )
 
 
 def cross_entropy(tape: Tape, local: Local, logits: Tensor) -> Tensor:
@@ -82,13 +103,39 @@ def cross_entropy(tape: Tape, local: Local, logits: Tensor) -> Tensor:
         log_probs, d_logits = logits.like("log_softmax"), logits.gradient()
         shifted, exponentials = logits.like("logits - max"), logits.like("exp")
         largest, total = (Tensor(name, (*rows, 1), logits.dtype) for name in ("max", "sum of exp"))
-        tape.append(Op("log_softmax", (logits,), (log_probs,), saves=(log_probs,),
-                       forward=(+largest, +shifted, +exponentials, +total, -exponentials, +log_probs,
-                                -shifted, -largest, -total),
-                       backward=(+d_logits,), gradients={logits: d_logits}, equation="X9"))
+        tape.append(
+            Op(
+                "log_softmax",
+                (logits,),
+                (log_probs,),
+                saves=(log_probs,),
+                forward=(
+                    +largest,
+                    +shifted,
+                    +exponentials,
+                    +total,
+                    -exponentials,
+                    +log_probs,
+                    -shifted,
+                    -largest,
+                    -total,
+                ),
+                backward=(+d_logits,),
+                gradients={logits: d_logits},
+                equation="X9",
+            )
+        )
         tape.hold(log_probs)
         loss, weight = Tensor("loss", (), logits.dtype), Tensor("total weight", (), logits.dtype)
         d_log_probs = log_probs.gradient()
-        return tape.append(Op("nll_loss", (log_probs,), (loss, weight), saves=(log_probs, weight),
-                              backward=(+d_log_probs,), gradients={log_probs: d_log_probs},
-                              equation="X9"))
+        return tape.append(
+            Op(
+                "nll_loss",
+                (log_probs,),
+                (loss, weight),
+                saves=(log_probs, weight),
+                backward=(+d_log_probs,),
+                gradients={log_probs: d_log_probs},
+                equation="X9",
+            )
+        )

@@ -7,6 +7,7 @@ backward and gathers again there; a row-parallel one scatters its sum. With tp =
 PyTorch's own operators. Ref: Shoeybi et al. 1909.08053; Korthikanti et al. 2205.05198;
 Megatron-LM megatron/core/tensor_parallel/{layers,mappings,cross_entropy}.py.
 """
+
 from __future__ import annotations
 
 from . import dtensor_parallel
@@ -53,7 +54,11 @@ def gathering_product(tape: Tape, local: Local, weights: LinearWeights, x: Tenso
     rows = b * s * local.tp
     gathered, again = (Tensor("gathered x", whole, x.dtype) for _ in range(2))
     y = Tensor(weights.name, (b, s * local.tp, n), x.dtype)
-    full_dx, dx, dw = Tensor("d(gathered x)", whole, x.dtype), x.gradient(), weights.weight.gradient()
+    full_dx, dx, dw = (
+        Tensor("d(gathered x)", whole, x.dtype),
+        x.gradient(),
+        weights.weight.gradient(),
+    )
     gradients: dict[Tensor, Gradient] = {x: dx, weights.weight: dw.view("dW", weights.weight.shape)}
     reads = [x, weights.weight]
     reduce: Moves = ()
@@ -63,11 +68,22 @@ def gathering_product(tape: Tape, local: Local, weights: LinearWeights, x: Tenso
         reduce = (+db, +partial, +semaphores, -semaphores, -partial)
         gradients[weights.offset] = db
         reads.append(weights.offset)
-    return tape.append(Op(weights.name, tuple(reads), (y,), saves=(x, weights.weight),
-                          forward=(+gathered, +y, -gathered), product=True,
-                          backward=(+again, +full_dx, +dx, +dw, -again, -full_dx), reduce=reduce,
-                          gradients=gradients, flops=2 * rows * k * n, backward_flops=4 * rows * k * n,
-                          equation="X3"))
+    return tape.append(
+        Op(
+            weights.name,
+            tuple(reads),
+            (y,),
+            saves=(x, weights.weight),
+            forward=(+gathered, +y, -gathered),
+            product=True,
+            backward=(+again, +full_dx, +dx, +dw, -again, -full_dx),
+            reduce=reduce,
+            gradients=gradients,
+            flops=2 * rows * k * n,
+            backward_flops=4 * rows * k * n,
+            equation="X3",
+        )
+    )
 
 
 def row_linear(tape: Tape, local: Local, weights: LinearWeights, x: Tensor) -> Tensor:
@@ -96,8 +112,9 @@ def scatter_sum(tape: Tape, local: Local, x: Tensor) -> Tensor:
     with tape.part("reduce-scatter", x):
         b, s, n = x.shape
         y, dx = Tensor(f"{x.name} scattered", (b, s // local.tp, n), x.dtype), x.gradient()
-        return tape.append(Op("reduce-scatter", (x,), (y,), backward=(+dx,), gradients={x: dx},
-                              equation="X4"))
+        return tape.append(
+            Op("reduce-scatter", (x,), (y,), backward=(+dx,), gradients={x: dx}, equation="X4")
+        )
 
 
 def add_bias(tape: Tape, name: str, x: Tensor, offset: Tensor) -> Tensor:
@@ -105,11 +122,21 @@ def add_bias(tape: Tape, name: str, x: Tensor, offset: Tensor) -> Tensor:
     *outer, n = x.shape
     y, dc = x.like(name), offset.gradient()
     partial, semaphores = sum_rows((product(tuple(outer)), n), None, tape.device)
-    return tape.append(Op(name, (x, offset), (y,), gradients={x: INCOMING, offset: dc},
-                          reduce=(+dc, +partial, +semaphores, -semaphores, -partial), equation="X4"))
+    return tape.append(
+        Op(
+            name,
+            (x, offset),
+            (y,),
+            gradients={x: INCOMING, offset: dc},
+            reduce=(+dc, +partial, +semaphores, -semaphores, -partial),
+            equation="X4",
+        )
+    )
 
 
-def vocabulary_embedding(tape: Tape, local: Local, weight: Tensor, shape: tuple[Size, ...]) -> Tensor:
+def vocabulary_embedding(
+    tape: Tape, local: Local, weight: Tensor, shape: tuple[Size, ...]
+) -> Tensor:
     """Rows that this rank has are looked up, the others set to zero, then summed over ranks. [X5]
 
     Keeps the shifted tokens and the mask. Ref: VocabParallelEmbedding (tensor_parallel/layers.py).
@@ -117,11 +144,22 @@ def vocabulary_embedding(tape: Tape, local: Local, weight: Tensor, shape: tuple[
     if local.tp == 1:
         return op.embedding(tape, "token", weight, shape)
     with tape.part("token"):
-        mask, shifted = Tensor("other ranks' tokens", shape, "bool"), Tensor("shifted tokens", shape, "int64")
+        mask, shifted = (
+            Tensor("other ranks' tokens", shape, "bool"),
+            Tensor("shifted tokens", shape, "int64"),
+        )
         below, above = (Tensor(name, shape, "bool", "scratch") for name in ("below", "above"))
         copy = Tensor("tokens - start", shape, "int64", "scratch")
-        tape.append(Op("mask tokens", (), (mask, shifted), equation="X5",
-                       forward=(+below, +above, +mask, -below, -above, +copy, +shifted, -copy)))
+        tape.append(
+            Op(
+                "mask tokens",
+                (),
+                (mask, shifted),
+                equation="X5",
+                forward=(+below, +above, +mask, -below, -above, +copy, +shifted, -copy),
+            )
+        )
+        tape.hold(mask, shifted)
         x = op.embedding(tape, "token", weight, shape, saves=(shifted, mask))
         return sum_over_ranks(tape, local, x)
 
@@ -139,15 +177,47 @@ def vocabulary_cross_entropy(tape: Tape, local: Local, logits: Tensor) -> Tensor
     rows = logits.shape[:-1]
     with tape.part("cross entropy", logits):
         wide = op.cast(tape, logits, "float32") if logits.dtype != "float32" else logits
-        mask, shifted = Tensor("other ranks' targets", rows, "bool"), Tensor("shifted targets", rows, "int64")
-        largest, picked, total = (Tensor(n, rows, "float32") for n in ("max", "picked logits", "sum of exp"))
+        mask, shifted = (
+            Tensor("other ranks' targets", rows, "bool"),
+            Tensor("shifted targets", rows, "int64"),
+        )
+        largest, picked, total = (
+            Tensor(n, rows, "float32") for n in ("max", "picked logits", "sum of exp")
+        )
         numbers = Tensor("row numbers", rows, "int64", "scratch")
         losses, loss = Tensor("losses", rows, "float32"), Tensor("loss", (), "float32")
         softmax = wide.view("softmax", wide.shape)
-        tape.append(Op("cross entropy", (wide,), (losses, softmax), saves=(softmax, mask, shifted),
-                       forward=(+largest, +mask, +shifted, +numbers, +picked, -numbers, +total, +losses,
-                                -picked, -largest, -total),
-                       gradients={wide: softmax}, equation="X6"))
+        tape.append(
+            Op(
+                "cross entropy",
+                (wide,),
+                (losses, softmax),
+                saves=(softmax, mask, shifted),
+                forward=(
+                    +largest,
+                    +mask,
+                    +shifted,
+                    +numbers,
+                    +picked,
+                    -numbers,
+                    +total,
+                    +losses,
+                    -picked,
+                    -largest,
+                    -total,
+                ),
+                gradients={wide: softmax},
+                equation="X6",
+            )
+        )
         d_losses = losses.gradient()
-        return tape.append(Op("mean", (losses,), (loss,), backward=(+d_losses,),
-                              gradients={losses: d_losses}, equation="X6"))
+        return tape.append(
+            Op(
+                "mean",
+                (losses,),
+                (loss,),
+                backward=(+d_losses,),
+                gradients={losses: d_losses},
+                equation="X6",
+            )
+        )

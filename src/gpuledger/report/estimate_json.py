@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..estimate import Estimate
+from ..estimate import Estimate, Memory
 from .step_time import time_content
 
 if TYPE_CHECKING:
@@ -50,15 +50,19 @@ def content(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> dict[str, An
 def memory(estimate: Estimate) -> dict[str, Any]:
     """One row per pipeline stage; the terms of a row add up to its peak_allocated_bytes."""
     m = estimate.memory
-    stage = {"stage": m.stage, **{f"{name}_bytes": value for name, value in m.category_bytes.items()},
-             "rounding_bytes": m.rounding_bytes,
-             "peak_requested_bytes": m.peak_requested_bytes,
-             "peak_allocated_bytes": m.peak_allocated_bytes,
-             "peak_reserved_bytes": m.peak_reserved_bytes, "peak_instant": m.peak_instant}
-    return {"by_stage": [stage], "worst_stage": m.stage, "context_bytes": m.context_bytes,
+    return {"by_stage": [stage_row(stage) for stage in estimate.by_stage], "worst_stage": m.stage, "context_bytes": m.context_bytes,
             "nccl_bytes": m.nccl_bytes, "device_used_bytes": m.device_used_bytes,
             "capacity_bytes": m.capacity_bytes, "headroom_bytes": m.headroom_bytes,
             "fits": m.fits, "num_alloc_retries": m.num_alloc_retries, "host_bytes": None}
+
+
+def stage_row(m: Memory) -> dict[str, Any]:
+    """One stage at its own peak; peak_reserved_bytes is known for the replayed (worst) stage alone."""
+    return {"stage": m.stage, **{f"{name}_bytes": value for name, value in m.category_bytes.items()},
+            "rounding_bytes": m.rounding_bytes,
+            "peak_requested_bytes": m.peak_requested_bytes,
+            "peak_allocated_bytes": m.peak_allocated_bytes,
+            "peak_reserved_bytes": m.peak_reserved_bytes, "peak_instant": m.peak_instant}
 
 
 def entries(estimate: Estimate) -> list[dict[str, Any]]:

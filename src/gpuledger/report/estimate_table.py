@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..config.parallelism import Parallelism
 from ..config.training import EveryK
 from ..estimate import Estimate, Memory
 from ..units import count, gib, gib_cell, scaled
@@ -16,7 +17,7 @@ BAR_WIDTH = 30
 
 def estimate_table(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> str:
     """Heading, ledger, verdict, FLOPs, and advice where it does not fit."""
-    blocks = [heading(estimate), ledger(estimate), verdict(estimate), compute(estimate)]
+    blocks = [heading(estimate), ledger(estimate), *stages(estimate), verdict(estimate), compute(estimate)]
     if not estimate.memory.fits:
         blocks.append(advice_table(advice))
     return "\n\n".join(blocks)
@@ -33,18 +34,46 @@ def heading(estimate: Estimate) -> str:
         f"{run.name}: {count(estimate.parameters)} parameters ({estimate.parameters:,})",
         f"{training.precision}, {training.optimizer} ({training.optimizer_implementation}), "
         f"attention {training.attention}, recompute {policy}, loss {training.loss}",
-        f"{gpus}, dp {parallel.dp}, ZeRO stage {parallel.zero_stage}; micro-batch "
+        f"{gpus}, {mesh(parallel)}ZeRO stage {parallel.zero_stage}; micro-batch "
         f"{training.micro_batch_size} x {training.seq_len:,} tokens, global batch "
         f"{training.global_batch_size} sequences ({run.num_microbatches} micro-batches)"))
+
+
+def mesh(parallel: Parallelism) -> str:
+    """The axes that divide the run: `tp 8 with sequence parallelism, pp 8 (1f1b), dp 2, `."""
+    parts = []
+    if parallel.tp > 1:
+        parts.append(f"tp {parallel.tp}{' with sequence parallelism' if parallel.sequence_parallel else ''}")
+    if parallel.cp > 1:
+        parts.append(f"cp {parallel.cp} ({parallel.context_exchange})")
+    if parallel.pp > 1:
+        chunks = f", vpp {parallel.vpp}" if parallel.vpp > 1 else ""
+        parts.append(f"pp {parallel.pp} ({parallel.pipeline_schedule}{chunks})")
+    return ", ".join([*parts, f"dp {parallel.dp}, "])
 
 
 def ledger(estimate: Estimate) -> str:
     """Bytes per category at the peak, then what PyTorch and the GPU add, with a bar against the capacity."""
     from tabulate import tabulate
 
-    headers = ["per GPU", "GiB", "share", f"of {gib(estimate.memory.capacity_bytes)}"]
+    where = "per GPU" if len(estimate.by_stage) == 1 else f"GPU of stage {estimate.memory.stage}"
+    headers = [where, "GiB", "share", f"of {gib(estimate.memory.capacity_bytes)}"]
     rows = [*category_rows(estimate.memory), *device_rows(estimate.memory)]
     return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+
+
+def stages(estimate: Estimate) -> list[str]:
+    """One row per pipeline stage, each at its own peak; nothing without a pipeline."""
+    from tabulate import tabulate
+
+    if len(estimate.by_stage) == 1:
+        return []
+    names = list(estimate.memory.category_bytes)
+    rows = [[f"{m.stage}{' (worst)' if m is estimate.memory else ''}",
+             *(gib_cell(m.category_bytes[name]) for name in names), gib_cell(m.peak_allocated_bytes),
+             m.peak_instant] for m in estimate.by_stage]
+    return [str(tabulate(rows, ["stage", *names, "peak GiB", "peak at"], disable_numparse=True,
+                         colalign=("left", *("right",) * (len(names) + 1), "left")))]
 
 
 def category_rows(m: Memory) -> list[list[str]]:

@@ -11,11 +11,9 @@ from ..config.run import Run
 from ..estimate import device_of
 from ..memory.allocator import CachingAllocator, SegmentRecord
 from ..memory.allocator.allocator import DEFAULT_SETTINGS
-from ..memory.frameworks import policy_of
 from ..memory.ledger import CATEGORIES
-from ..memory.run import whole_run
+from ..memory.run import rank_programs, whole_run
 from ..memory.step import StepRunner
-from ..program.model import build
 
 STEPS = 2  # the first makes optimizer states and settles the cache
 MICROBATCHES = 2  # the second and all that follow it are alike
@@ -43,8 +41,7 @@ def trace_step(run: Run) -> Trace:
     Raises InputError where the GPU's record does not say what kernels need to know.
     """
     few = with_few_microbatches(run)
-    training = policy_of(run.parallel).computed(few.training)
-    runner = whole_run(few, build(run.model, training, device_of(run)), STEPS)
+    runner = whole_run(few, rank_programs(few, device_of(run)), STEPS)
     memory = runner.memory
     numbers = np.array([number for _, number, _ in memory.events])
     moves = np.array([sign * int(nbytes) for sign, _, nbytes in memory.events], dtype=np.int64)

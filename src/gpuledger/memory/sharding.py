@@ -1,0 +1,87 @@
+"""What sharding cannot do, or has no account of yet, and what it pads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuledger.config.run import Run
+from gpuledger.errors import Problem
+from gpuledger.program.local import padded_vocab_size
+
+PIPELINED = (None, "single", "megatron")
+
+
+def unmodelled_sharding(run: Run) -> Iterator[Problem]:
+    """Combinations of axes, losses, kernels and frameworks without an account."""
+    parallel, training, model = run.parallel, run.training, run.model
+    if parallel.pp > 1 and parallel.framework not in PIPELINED:
+        yield Problem(
+            f"pp = {parallel.pp} with framework: {parallel.framework} is not modelled yet",
+            "use pp=1, or framework: megatron",
+        )
+    if parallel.pp > 1 and parallel.zero_stage == 3:
+        yield Problem(
+            f"pp = {parallel.pp} with zero_stage 3 is not modelled yet", "use zero_stage 0 to 2"
+        )
+    if parallel.tp > 1 and parallel.framework not in (*PIPELINED, "fsdp2"):
+        yield Problem(
+            f"tp = {parallel.tp} with framework: {parallel.framework} is not modelled yet",
+            "use tp=1, or framework: megatron or fsdp2",
+        )
+    if parallel.tp > 1 and training.loss in ("chunked", "fused_linear"):
+        yield Problem(
+            f"loss: {training.loss} over a vocabulary divided by tp = {parallel.tp} is not "
+            "modelled",
+            "use loss: cross_entropy",
+        )
+    if parallel.tp > 1 and model.qk_norm == "full":
+        yield Problem(
+            f"qk_norm: full norms over all heads, which tp = {parallel.tp} divides", "use tp=1"
+        )
+    if parallel.tp > 1 and training.optimizer in ("adafactor", "muon"):
+        yield Problem(
+            f"optimizer {training.optimizer} keeps states of whole matrices, and "
+            f"tp = {parallel.tp} divides them",
+            "use optimizer: adamw",
+        )
+    yield from _pipeline(run)
+    yield from _context(run)
+
+
+def _pipeline(run: Run) -> Iterator[Problem]:
+    parallel, m = run.parallel, run.num_microbatches
+    if parallel.pp > run.model.num_layers:
+        yield Problem(f"pp = {parallel.pp} stages for {run.model.num_layers} blocks", "lower pp")
+    if (
+        parallel.pipeline_schedule == "dualpipe"
+        and parallel.pp > 1
+        and (m % 2 or m < 2 * parallel.pp)
+    ):
+        yield Problem(
+            f"schedule: dualpipe sends half of the micro-batches each way and needs at least "
+            f"{2 * parallel.pp}, not {m}",
+            f"raise global_batch_size to an even number of "
+            f"micro-batches, {2 * parallel.pp} or more per rank",
+        )
+    if run.training.keep_logits and parallel.pp > 1:
+        yield Problem("keep_logits with pipeline stages is not modelled", "leave keep_logits out")
+
+
+def _context(run: Run) -> Iterator[Problem]:
+    parallel = run.parallel
+    if parallel.cp == 1:
+        return
+    yield Problem(f"cp = {parallel.cp}: this axis is not modelled yet", "use cp=1")
+
+
+def sharding_assumptions(run: Run) -> Iterator[str]:
+    """What is padded, one line each."""
+    parallel, model = run.parallel, run.model
+    if parallel.tp == 1 and parallel.framework != "megatron":
+        return
+    padded = padded_vocab_size(model.vocab_size, parallel)
+    if padded != model.vocab_size:
+        yield (
+            f"vocabulary padded from {model.vocab_size:,} to {padded:,} rows, "
+            f"{padded // parallel.tp:,} on each tensor-parallel rank"
+        )
