@@ -1,4 +1,4 @@
-"""The datatype in which a precision's matrix products run: its dense peak is the denominator of MFU."""
+"""The datatype of a precision's matrix products: its dense peak is the denominator of MFU."""
 from __future__ import annotations
 
 from ..config.training import Precision
