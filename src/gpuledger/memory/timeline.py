@@ -244,16 +244,20 @@ class Timeline:
         postponed = self.postpone(step, moves, [*saved, *(b.number for b in incoming)])
         if postponed:
             moves = tuple(move for move in moves if move.tensor.role != "gradient")
-        memory.play(moves[:op.moves_before_product])
-        if op.product and not op.only_forward_product:
+        if op.product and not op.only_forward_product and self.workspaces:
+            memory.play(moves[:op.moves_before_product])
             self.take_workspace()
-        memory.play(moves[op.moves_before_product:])
-        memory.hold_all(op.shares)
+            memory.play(moves[op.moves_before_product:])
+        else:
+            memory.play(moves)
+        if op.shares:
+            memory.hold_all(op.shares)
         copies = self.copies_of_incoming(op, incoming)
         # what a checkpoint unpacks is local to the node
         if step.region:
             memory.drop(*reversed(saved))
-        memory.play(op.reduce(incoming[0].strides) if callable(op.reduce) else op.reduce)
+        if op.reduce:
+            memory.play(op.reduce(incoming[0].strides) if callable(op.reduce) else op.reduce)
         self.outgoing = {t: copies.get(t) or self.outgoing_buffer(op, gradient, incoming)
                          for t, gradient in op.gradients.items() if t not in postponed}
         memory.drop(*(buffer.number for buffer in incoming))
