@@ -13,7 +13,7 @@ from gpuledger.units import GIB, gib
 from .chart import Chart
 from .labels import Box, name_dots
 from .layout import Body, Frame, Heading, text_width
-from .style import ALARM, COLOURS, INK, PAPER, SMALL_POINTS, styled
+from .style import ALARM, COLOURS, INK, SMALL_POINTS, styled
 
 
 @dataclass(frozen=True)
@@ -71,30 +71,43 @@ def pareto(
         linewidth=1.0,
         zorder=2,
     )
-    text = f"capacity {gib(capacity_bytes)}"
-    axes.axhline(capacity_bytes / GIB, color=ALARM, linewidth=1.0)
-    axes.text(
-        0.995,
-        capacity_bytes / GIB,
-        text,
-        transform=axes.get_yaxis_transform(),
-        ha="right",
-        va="bottom",
-        fontsize=SMALL_POINTS,
-        color=ALARM,
-        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
-    )
-    line = capacity_bytes / GIB / shown * frame.body.height
-    width = text_width(text, SMALL_POINTS) + 0.1
-    taken = [
-        Box(frame.width - width, line, frame.width, line + 0.18),
-        Box(0, line - 0.01, frame.width, line + 0.01),
-    ]
+    taken = draw_capacity(frame, axes, plans, capacity_bytes)
     points = [(p.step_seconds, p.peak_bytes / GIB) for p in best]
     others = [(p.step_seconds, p.peak_bytes / GIB) for p in plans if p not in best]
     others += [between for pair in pairwise(points) for between in along(*pair)]
     name_dots(axes, [(p.step_seconds, p.peak_bytes / GIB, p.label) for p in best], others, taken)
     return chart
+
+
+def draw_capacity(
+    frame: Frame, axes: Axes, plans: Sequence[Plan], capacity_bytes: int
+) -> list[Box]:
+    """The line and its name, at the end where no plan is; returns the room that they take."""
+    text = f"capacity {gib(capacity_bytes)}"
+    width = text_width(text, SMALL_POINTS) + 0.1
+    height, (right, top) = capacity_bytes / GIB, (axes.get_xlim()[1], axes.get_ylim()[1])
+    crowded = any(
+        plan.step_seconds > right * (1 - width / frame.width)
+        and -0.02 < plan.peak_bytes / GIB / top - height / top < 0.09
+        for plan in plans
+    )
+    axes.axhline(height, color=ALARM, linewidth=1.0)
+    axes.text(
+        0.005 if crowded else 0.995,
+        height + 0.008 * top,
+        text,
+        transform=axes.get_yaxis_transform(),
+        ha="left" if crowded else "right",
+        va="bottom",
+        fontsize=SMALL_POINTS,
+        color=ALARM,
+    )
+    line = height / top * frame.body.height
+    start = 0.0 if crowded else frame.width - width
+    return [
+        Box(start, line, start + width, line + 0.18),
+        Box(0, line - 0.01, frame.width, line + 0.01),
+    ]
 
 
 def along(

@@ -40,7 +40,9 @@ def time_breakdown(steps: Sequence[StepTime], footer: str, name: str = "time") -
     """Horizontal stacked bars in seconds; there are at most as many parts as colours."""
     named = dict.fromkeys(part for step in steps for part in step.part_seconds)
     parts = [part for part in named if any(step.part_seconds.get(part) for step in steps)]
-    colours = dict(zip(parts, TIME_COLOURS, strict=False))
+    colours = {
+        part: colour for part, colour in zip(named, TIME_COLOURS, strict=False) if part in parts
+    }
     title = title_of(steps)
     left = min(1.8, max(text_width(step.label) for step in steps) + 0.1) + 0.12
     frame = Frame(
