@@ -52,10 +52,10 @@ class Block:
         return values_per_thread >= minimum(self.height * FEW, MANY)
 
 
-def reduce_all(n: Size, device: Device) -> Scratch:
-    """n adjacent values to one, by norm, sum or mean."""
+def reduce_all(n: Size, device: Device, itemsize: int = 4) -> Scratch:
+    """n adjacent values to one, by norm, sum or mean; itemsize of the partial results."""
     block = Block.of(n // VECTOR * (n > 128) + n * (n <= 128), 1, THREADS)
-    return shared(block, ceil_div(n, block.width), 1, 4, device)
+    return shared(block, ceil_div(n, block.width), 1, itemsize, device)
 
 
 def reduce_rows(rows: Size, columns: Size, device: Device) -> Scratch:

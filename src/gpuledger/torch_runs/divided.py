@@ -16,6 +16,7 @@ from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
 from gpuledger.errors import NotYetError
 
+from .deepspeed_engine import DeepSpeedWrapped
 from .frameworks import Wrapped, ddp, fsdp2, undivided
 
 MEASURED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2")
@@ -60,4 +61,6 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
     join_group(parallel.dp)
     if parallel.framework == "fsdp2":
         return fsdp2(model, training, parallel, device)
+    if parallel.framework == "deepspeed":
+        return DeepSpeedWrapped(model, training, parallel, device)
     return ddp(undivided(model, training, device).network, parallel.ddp)

@@ -36,6 +36,25 @@ class Wrapped:
         if self._synchronise is not None:
             self._synchronise(last)
 
+    def end_micro_batch(self, last: bool) -> None:
+        """After each backward."""
+
+    def recipe(self, training: Training) -> Training:
+        """What the user's own optimizer is made for."""
+        return training
+
+    def take(self, optimizer: Any, num_microbatches: int) -> Any:
+        """What steps in place of the user's optimizer."""
+        return optimizer
+
+    def backward(self, loss: Tensor) -> bool:
+        """Whether the framework has run backward."""
+        return False
+
+    def update(self) -> bool:
+        """Whether the framework has run the update, and zero_grad."""
+        return False
+
 
 def undivided(model: Model, training: Training, device: str) -> Wrapped:
     """The whole network."""

@@ -52,7 +52,8 @@ class Trainer:
         self.network, self.called = self.wrapped.network, self.wrapped.called
         shared = parallel.framework == "zero-redundancy-optimizer"
         self.optimizer = make_optimizer(
-            self.network, training, parallel.zero_redundancy if shared else None)
+            self.network, self.wrapped.recipe(training), parallel.zero_redundancy if shared else None)
+        self.optimizer = self.wrapped.take(self.optimizer, num_microbatches)
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
         shape = (training.micro_batch_size, training.seq_len)
         self.tokens, self.targets = (
@@ -64,9 +65,13 @@ class Trainer:
         for number in range(self.num_microbatches):
             self.wrapped.begin_micro_batch(last=number == self.num_microbatches - 1)
             self.micro_batch(observe)
-        self.update()
-        observe(OPTIMIZER)
-        self.optimizer.zero_grad(set_to_none=self.training.set_to_none)
+            self.wrapped.end_micro_batch(last=number == self.num_microbatches - 1)
+        if self.wrapped.update():
+            observe(OPTIMIZER)
+        else:
+            self.update()
+            observe(OPTIMIZER)
+            self.optimizer.zero_grad(set_to_none=self.training.set_to_none)
         observe(ZERO_GRAD)
 
     def micro_batch(self, observe: Observer) -> None:
@@ -85,6 +90,8 @@ class Trainer:
 
     def backward(self, loss: Tensor) -> None:
         """The scaled loss, where there is a scaler, is nobody's variable."""
+        if self.wrapped.backward(loss):
+            return
         if self.scaler.is_enabled():
             self.scaler.scale(loss).backward()
         else:

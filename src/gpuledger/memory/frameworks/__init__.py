@@ -10,10 +10,11 @@ from gpuledger.errors import Problem
 from ..policy import Policy
 from ..zero import Division
 from .ddp import DDP, unmodelled_ddp
+from .deepspeed import DeepSpeed, unmodelled_deepspeed
 from .fsdp2 import FSDP2, unmodelled_fsdp2
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
-MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2")
+MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
@@ -26,6 +27,8 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         return DDP(parallel.ddp)
     if parallel.framework == "zero-redundancy-optimizer":
         return ZeroRedundancy(parallel.ddp, parallel.dp, rank)
+    if parallel.framework == "deepspeed" and parallel.zero_stage:
+        return DeepSpeed(parallel.zero_stage, parallel.dp, parallel.deepspeed, rank)
     return Division(parallel.zero_stage, parallel.dp)
 
 
@@ -42,3 +45,5 @@ def unmodelled(run: Run) -> Iterator[Problem]:
         yield from unmodelled_zero_redundancy(training)
     if parallel.framework == "fsdp2":
         yield from unmodelled_fsdp2(training, parallel.fsdp2)
+    if parallel.framework == "deepspeed":
+        yield from unmodelled_deepspeed(run)

@@ -1,0 +1,147 @@
+"""DeepSpeed's ZeRO stages 1 and 2: flat parameters, and a flat partition of masters and states. [D1] [D2]
+
+Ref: deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeed 0.19.8.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.config.frameworks import DeepSpeedOptions
+from gpuledger.config.run import Run
+from gpuledger.config.training import Training
+from gpuledger.errors import Problem
+from gpuledger.program.model import Program
+from gpuledger.program.sizes import Size, round_up
+from gpuledger.program.tensor import Tensor
+
+from ..policy import Counted, Kept, Policy, Share
+from ..step import StepRunner
+from .deepspeed_runner import DeepSpeedRunner
+from .deepspeed_timeline import DeepSpeedTimeline
+
+ALIGNMENT = 2                        # elements: send buffers of an all-gather start at 4 bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a parameter that lies in a partition."""
+
+    weight: Tensor
+    elements: Size
+
+
+@dataclass(frozen=True)
+class DeepSpeed(Policy):
+    """One rank of `ranks`; where none is given, the first one that keeps most gradients."""
+
+    stage: int
+    ranks: int
+    options: DeepSpeedOptions = field(default_factory=DeepSpeedOptions)
+    rank: int | None = None
+
+    equation = "D1"
+
+    @property
+    def divides_matrices(self) -> bool:
+        return True
+
+    @property
+    def walks_layers_once(self) -> bool:
+        """Buckets and partitions span layers as their sizes have it."""
+        return False
+
+    @property
+    def overlaps(self) -> bool:
+        return bool(self.options.overlap_comm)
+
+    def computed(self, training: Training) -> Training:
+        """The model is bf16; its fp32 masters are the engine's."""
+        return training.model_copy(update={"precision": "bf16", "set_to_none": True})
+
+    def flat_elements(self, weights: Sequence[Tensor]) -> Size:
+        """Parameters of one flat tensor, padded to whole partitions. [D1]"""
+        return round_up(sum(weight.numel for weight in weights), ALIGNMENT * self.ranks)
+
+    def partition_elements(self, weights: Sequence[Tensor]) -> Size:
+        return self.flat_elements(weights) // self.ranks
+
+    def slices(self, weights: Sequence[Tensor]) -> dict[Tensor, list[tuple[int, Size]]]:
+        """(rank, elements) of the partitions over which each parameter lies."""
+        part, begin = self.partition_elements(weights), 0
+        slices: dict[Tensor, list[tuple[int, Size]]] = {}
+        for weight in weights:
+            end = begin + weight.numel
+            slices[weight] = [
+                (rank, min(end, (rank + 1) * part) - max(begin, rank * part))
+                for rank in range(begin // part, (end - 1) // part + 1)]
+            begin = end
+        return slices
+
+    def own_pieces(self, weights: Sequence[Tensor]) -> list[Piece]:
+        """What lies in this rank's partition, in order."""
+        slices = self.slices(weights)
+        rank = self.fullest_rank(weights) if self.rank is None else self.rank
+        return [Piece(weight, elements) for weight in weights
+                for owner, elements in slices[weight] if owner == rank]
+
+    def fullest_rank(self, weights: Sequence[Tensor]) -> int:
+        """The first rank whose parameters, whole, have most elements. [D4]"""
+        touched: list[Size] = [0] * self.ranks
+        for weight, owners in self.slices(weights).items():
+            for rank, _ in owners:
+                touched[rank] = touched[rank] + weight.numel
+        return touched.index(max(touched))
+
+    def timeline(self, program: Program, workspaces: Iterable[Tensor] = ()) -> DeepSpeedTimeline:
+        return DeepSpeedTimeline(program, self, workspaces)
+
+    def runner(self, program: Program, training: Training, num_microbatches: int,
+               workspaces: tuple[Tensor, ...] = ()) -> StepRunner:
+        return DeepSpeedRunner(program, training, num_microbatches, workspaces, self)
+
+    def parameters(self, weights: Counted) -> list[Share]:
+        every = listed(weights)
+        elements, flat = sum(weight.numel for weight in every), self.flat_elements(every)
+        return [Share(Tensor("flat parameters", (flat,), every[0].dtype, "parameter"), 1, elements,
+                      flat - elements)]
+
+    def updated(self, weights: Counted) -> list[Share]:
+        """One flat fp32 partition."""
+        every = listed(weights)
+        elements, part = sum(weight.numel for weight in every), self.partition_elements(every)
+        return [Share(Tensor("flat partition", (part,), "float32"), 1, elements,
+                      self.ranks * part - elements, f" / {self.ranks} ranks")]
+
+    def kept(self, weights: Sequence[Tensor], training: Training) -> list[Kept]:
+        """The fp32 masters of this partition. [D2]"""
+        part = self.partition_elements(weights)
+        return [Kept("optimizer", "fp32 master weights", (Tensor("master", (part,), "float32"),), "D2",
+                     f"{part:,} elements of float32")]
+
+
+def listed(weights: Counted) -> list[Tensor]:
+    """Each tensor as often as it is there."""
+    return [weight for weight, count in weights for _ in range(count)]
+
+
+def unmodelled_deepspeed(run: Run) -> Iterator[Problem]:
+    """What has no account yet."""
+    training, stage, options = run.training, run.parallel.zero_stage, run.parallel.deepspeed
+    if stage == 1 and options.overlap_comm and run.num_microbatches > 1:
+        yield Problem("stage 1 with overlap_comm and several micro-batches is not modelled",
+                      "set zero_stage: 2, or leave overlap_comm out")
+    if stage not in (1, 2):
+        yield Problem(f"DeepSpeed ZeRO stage {stage} is not modelled yet", "use stage 1 or 2, or fsdp2")
+    if training.precision != "bf16-master":
+        yield Problem(
+            f"DeepSpeed keeps fp32 masters of bf16 weights, but precision is {training.precision}",
+            "set precision: bf16-master")
+    if training.optimizer not in ("adam", "adamw", "sgd", "lion"):
+        yield Problem(f"optimizer {training.optimizer} in DeepSpeed is not modelled",
+                      "use adamw, adam, sgd or lion")
+    if not options.contiguous_gradients:
+        yield Problem("contiguous_gradients: false is not modelled", "leave it out")
+    if "cpu" in (options.offload_optimizer.device, options.offload_param.device):
+        yield Problem("DeepSpeed's offload to the host is not modelled yet",
+                      "set the device to none, or use fsdp2.cpu_offload")
