@@ -11,7 +11,7 @@ from gpuledger.program.device import Device
 from gpuledger.program.model import build
 from gpuledger.program.program import Op, Part
 
-UNSEEN = "linear_cross_entropy"
+UNSEEN = "linear_cross_entropy"           # PyTorch's; gpuledger's own tells the counter
 
 
 def counted_flops(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from .reference_model.fused import flop_formulas
 from .step import Trainer, nobody
 
 WARMUP_STEPS = 3
@@ -54,11 +55,12 @@ def time_steps(trainer: Trainer, steps: int) -> StepTimes:
 def count_flops(trainer: Trainer) -> dict[str, Any]:
     """FlopCounterMode over the forward and backward passes of one step, by operator.
 
-    It counts products and attention only, and does not see into linear_cross_entropy. The
+    It counts products and attention only, and does not see into PyTorch's linear_cross_entropy. The
     optimizer is left out: its products (Muon, Adafactor) are no FLOPs of the model. The step is
     then finished.
     """
-    with FlopCounterMode(display=False) as counter:
+    formulas = flop_formulas() if trainer.training.kernels == "fused" else None
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         for _ in range(trainer.num_microbatches):
             trainer.micro_batch(nobody)
     trainer.update()

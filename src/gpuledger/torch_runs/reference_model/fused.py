@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -121,3 +123,30 @@ class _RotateInPlace(torch.autograd.Function):
 def in_heads(x: Tensor, head_dim: int) -> Tensor:
     """(b, s, n d) or (b, s, n, d) -> (b, s, n, d), a view."""
     return x if x.dim() == 4 else x.unflatten(2, (-1, head_dim))
+
+
+def flop_formulas() -> dict[Any, Callable[..., int]]:
+    """For FlopCounterMode, which does not see the products inside these operators.
+
+    Each takes shapes: those of the arguments in order, and the results'. [F1]
+    """
+    ops = fused_ops()
+
+    def gelu_forward(x: Any, bias: Any, down: Any, *_: Any, **__: Any) -> int:
+        return 2 * prod(x) * int(down[0])
+
+    def gelu_backward(dout: Any, x: Any, bias: Any, down: Any, *_: Any, **__: Any) -> int:
+        return 4 * prod(x) * int(down[0])
+
+    def swiglu_forward(gate: Any, up: Any, down: Any, *_: Any, **__: Any) -> int:
+        return 2 * prod(gate) * int(down[0])
+
+    def swiglu_backward(dout: Any, gate: Any, up: Any, down: Any, *_: Any, **__: Any) -> int:
+        return 4 * prod(gate) * int(down[0])
+
+    def loss_and_gradients(hidden: Any, weight: Any, *_: Any, **__: Any) -> int:
+        return 6 * prod(hidden) * int(weight[0])
+
+    return {ops.bias_gelu_linear: gelu_forward, ops.bias_gelu_linear_backward: gelu_backward,
+            ops.swiglu_linear: swiglu_forward, ops.swiglu_linear_backward: swiglu_backward,
+            ops.linear_cross_entropy: loss_and_gradients}
