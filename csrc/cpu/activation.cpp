@@ -26,7 +26,7 @@ Gelu<W> gelu(W v, bool tanh_approximation) {
 
 template <class T>
 void bias_gelu_forward(const gpuledger::BiasGeluForward& a) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t r = 0; r < a.rows; ++r)
     for (int64_t c = 0; c < a.cols; ++c) {
       wide_t<T> v = to_wide(in<T>(a.x)[r * a.cols + c]);
@@ -39,7 +39,7 @@ template <class T>
 void bias_gelu_backward(const gpuledger::BiasGeluBackward& a) {
   using W = wide_t<T>;
   const int64_t parts = a.num_partials;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t p = 0; p < parts; ++p) {
     W* sums = a.dbias ? out<W>(a.partials) + p * a.cols : nullptr;
     if (sums) std::fill(sums, sums + a.cols, W(0));
@@ -61,7 +61,7 @@ void bias_gelu_backward(const gpuledger::BiasGeluBackward& a) {
 
 template <class T>
 void swiglu_forward(const gpuledger::SwigluForward& a) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t r = 0; r < a.rows; ++r)
     for (int64_t c = 0; c < a.cols; ++c) {
       const auto v = to_wide(in<T>(a.gate)[r * a.gate_stride + c]);
@@ -72,7 +72,7 @@ void swiglu_forward(const gpuledger::SwigluForward& a) {
 
 template <class T>
 void swiglu_backward(const gpuledger::SwigluBackward& a) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t r = 0; r < a.rows; ++r)
     for (int64_t c = 0; c < a.cols; ++c) {
       const auto v = to_wide(in<T>(a.gate)[r * a.gate_stride + c]);

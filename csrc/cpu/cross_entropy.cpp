@@ -26,7 +26,7 @@ template <class T>
 void cross_entropy_rows(const gpuledger::CrossEntropyRows& a) {
   using W = wide_t<T>;
   const W scale = a.count ? W(1) / W(*a.count) : W(1);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t r = 0; r < a.rows; ++r) {
     T* row = out<T>(a.logits) + r * a.row_stride;
     W& loss = out<W>(a.losses)[r];
@@ -54,7 +54,7 @@ void scale_in_place(const gpuledger::ScaleInPlace& a) {
   const W factor = *in<W>(a.factor) / (a.count ? W(*a.count) : W(1));
   if (factor == W(1)) return;
   T* x = out<T>(a.x);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.numel > kParallelWork)
   for (int64_t i = 0; i < a.numel; ++i) assign(x[i], to_wide(x[i]) * factor);
 }
 

@@ -11,7 +11,7 @@ template <class T>
 void norm_forward(const NormForward& a, bool center) {
   using W = wide_t<T>;
   const bool wide = a.weight_dtype != a.dtype;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t r = 0; r < a.rows; ++r) {
     const T* h = in<T>(a.x) + r * a.cols;
     if (a.residual) {
@@ -77,7 +77,7 @@ void norm_backward(const NormBackward& a, bool center) {
   const int64_t parts = a.num_partials;
   W* const dw_parts = out<W>(a.partials);
   W* const db_parts = center && a.dbias ? dw_parts + parts * a.cols : nullptr;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > kParallelWork)
   for (int64_t p = 0; p < parts; ++p) {
     W* dw = dw_parts + p * a.cols;
     W* db = db_parts ? db_parts + p * a.cols : nullptr;

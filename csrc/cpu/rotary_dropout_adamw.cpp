@@ -21,7 +21,8 @@ void rotate_head(const gpuledger::Rotary& a, const T* x, T* y, int64_t position)
 
 template <class T>
 void rotary(const gpuledger::Rotary& a) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.batch * a.seq * a.heads * a.head_dim > \
+                                                  kParallelWork)
   for (int64_t token = 0; token < a.batch * a.seq; ++token) {
     const int64_t b = token / a.seq, s = token % a.seq;
     for (int64_t h = 0; h < a.heads; ++h)
@@ -50,7 +51,7 @@ void dropout(const gpuledger::Dropout& a) {
   using W = wide_t<T>;
   const double threshold = a.probability * 4294967296.0;
   const W scale = a.probability < 1 ? W(1 / (1 - a.probability)) : W(0);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.numel > kParallelWork)
   for (int64_t i = 0; i < a.numel; ++i) {
     // floor: a word is an integer, so word >= floor(threshold) keeps what the GPU keeps
     const bool keep = random_word(uint64_t(i) / 4, a.seed, int(i % 4)) >= std::floor(threshold);
@@ -67,7 +68,7 @@ void adamw_tensor(const gpuledger::AdamW& a, int64_t t) {
   P* param = out<P>(a.params[t]);
   const P* grad = in<P>(a.grads[t]);
   S *exp_avg = out<S>(a.exp_avgs[t]), *exp_avg_sq = out<S>(a.exp_avg_sqs[t]);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.numels[t] > kParallelWork)
   for (int64_t i = 0; i < a.numels[t]; ++i) {
     const W g = to_wide(grad[i]);
     const W m = W(a.beta1) * to_wide(exp_avg[i]) + W(1 - a.beta1) * g;

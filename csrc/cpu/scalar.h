@@ -7,6 +7,8 @@
 
 namespace cpu {
 
+constexpr int64_t kParallelWork = 1 << 14;  // elements; below, waking threads costs more
+
 struct BFloat16 {
   uint16_t bits;
 };

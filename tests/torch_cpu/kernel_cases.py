@@ -92,7 +92,7 @@ def as_tuple(outputs: Tensor | Outputs) -> Outputs:
 
 
 def gradients_of(outputs: Outputs, inputs: list[Tensor]) -> Outputs:
-    """Gradients for incoming gradients that are random, and the same for every dtype."""
+    """Gradients for incoming gradients that are random, and the same for every dtype and device."""
     random = torch.Generator().manual_seed(5)
     incoming = [
         torch.randn(y.shape, generator=random, dtype=torch.float64).to(y.dtype) for y in outputs
@@ -141,7 +141,8 @@ def rotated(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: bool) -> Tenso
 
 def rotary_case(name: str, interleaved: bool, rest: int, in_place: bool = False) -> Case:
     def tables(x: Tensor) -> tuple[Tensor, Tensor]:
-        return angles(x.shape[1], (x.shape[-1] - rest) // 2, x.dtype)
+        cosine, sine = angles(x.shape[1], (x.shape[-1] - rest) // 2, x.dtype)
+        return cosine.to(x.device), sine.to(x.device)
 
     def fused(ops: Any, x: Tensor) -> Tensor:
         if in_place:
@@ -163,12 +164,13 @@ def kept(x: Tensor) -> Tensor:
 
 
 def dropped(x: Tensor) -> Tensor:
-    return x * kept(x).to(x.dtype) * (1 / (1 - PROBABILITY))
+    return x * kept(x).to(x) * (1 / (1 - PROBABILITY))
 
 
 def cross_entropy(logits: Tensor) -> Tensor:
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return functional.cross_entropy(wide, targets(*logits.shape), ignore_index=IGNORED)
+    target = targets(*logits.shape).to(logits.device)
+    return functional.cross_entropy(wide, target, ignore_index=IGNORED)
 
 
 CASES = [
@@ -254,14 +256,14 @@ CASES = [
     ),
     Case(
         "cross_entropy",
-        lambda ops, x: loss.cross_entropy(ops, x.clone(), targets(*x.shape), IGNORED),
+        lambda ops, x: loss.cross_entropy(ops, x.clone(), targets(*x.shape).to(x.device), IGNORED),
         cross_entropy,
         lambda rows, cols: [(rows, cols)],
     ),
     Case(
         "linear_cross_entropy",
         lambda ops, h, w: loss.linear_cross_entropy(
-            ops, h, w, targets(len(h), len(w)), ignore_index=IGNORED, chunk_rows=2
+            ops, h, w, targets(len(h), len(w)).to(h.device), ignore_index=IGNORED, chunk_rows=2
         ),
         lambda h, w: cross_entropy(stored(functional.linear(h, w))),
         lambda rows, cols: [(rows, cols), (12, cols)],

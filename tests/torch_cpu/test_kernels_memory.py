@@ -143,6 +143,12 @@ def test_activations_allocate_what_the_formulas_say(ops: Any) -> None:
         wide, weight, -wide, wide, wide, wide, -wide]
 
 
+def test_cross_entropy_allocates_what_the_formulas_say(ops: Any) -> None:
+    target, logits = torch.randint(V, (N,)), tensor(N, V).detach().requires_grad_()
+    assert allocations(lambda: loss.cross_entropy(ops, logits, target).detach()) == [
+        8, 4 * N, 4, -8, -4 * N]
+
+
 def test_losses_allocate_what_the_formulas_say(ops: Any) -> None:
     hidden, w, target = tensor(N, H).detach(), tensor(V, H).detach(), torch.randint(V, (N,))
     chunk = 16
@@ -154,6 +160,16 @@ def test_losses_allocate_what_the_formulas_say(ops: Any) -> None:
 
     assert [size for size in allocations(run) if size] == [
         count, losses, 2 * N * H, 2 * V * H, logits, 4, -losses, -logits]
+
+
+def test_adamw_allocates_nothing(ops: Any) -> None:
+    from gpuledger.torch_runs.kernels import adamw
+    params = [torch.nn.Parameter(tensor(N, H).detach()) for _ in range(3)]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer = adamw.FusedAdamW(params, ops)
+    optimizer.step()
+    assert allocations(lambda: optimizer._update(optimizer.param_groups[0], params, 2)) == []
 
 
 # ---- the loss head of Llama 3 8B, 8,192 tokens, on fake tensors ----

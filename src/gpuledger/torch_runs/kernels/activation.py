@@ -1,7 +1,7 @@
 """bias + GELU and SwiGLU, alone or with the down-projection that follows.
 
 Alone they save their inputs; the matmul after them saves their output as well. The *_linear
-operators save the inputs and the weight only, and recompute the output in backward. [K3] to [K6]
+operators save the inputs and the weight only, and recompute the output in backward. [FK3] to [FK6]
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdamW over all tensors in few launches, without temporaries. [K11]"""
+"""AdamW over all tensors in few launches, without temporaries. [FK11]"""
 from __future__ import annotations
 
 from collections import defaultdict

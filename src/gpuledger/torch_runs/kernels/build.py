@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,23 @@ def compile_steps(mode: str, archs: tuple[str, ...]) -> list[Step]:
     return steps
 
 
+def cuda_runtime() -> str:
+    """shared: torch's own CUDA runtime, if nvcc is of the same major version; else static.
+
+    The emulated GPU replaces the shared one. With the static one the library needs no CUDA build of
+    torch, and loads in a CPU build as well.
+    """
+    import torch
+    release = re.search(r"release (\d+)", toolchain.run([toolchain.find_nvcc(), "--version"]))
+    ours, theirs = release and release[1], (torch.version.cuda or "").split(".")[0]
+    return "shared" if ours == theirs else "static"
+
+
 def link_command(mode: str, archs: tuple[str, ...]) -> tuple[str, ...]:
     """Links objects into a library that needs torch_cpu, and CUDA's part where there is one."""
     libraries = ("-L", str(torch_folder() / "lib"), "-ltorch", "-ltorch_cpu", "-lc10")
     if mode == "cuda":
-        return (toolchain.find_nvcc(), "-shared", "-cudart", "static", *arch_flags(archs),
+        return (toolchain.find_nvcc(), "-shared", "-cudart", cuda_runtime(), *arch_flags(archs),
                 "-Xlinker", "--no-as-needed", *libraries, "-lgomp")
     return (toolchain.find_cxx(), "-shared", "-Wl,--no-as-needed", *libraries,
             *(() if mode == "host" else ("-fopenmp",)))

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of a seed: nothing is saved. [K10]"""
+"""Dropout whose mask is a function of a seed: nothing is saved. [FK10]"""
 from __future__ import annotations
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Softmax cross-entropy that overwrites the logits, and linear + cross-entropy in chunks.
 
 Both compute the gradient in forward and scale it by the incoming gradient in backward, in place and
-only if that is not 1. A target outside [0, vocabulary) makes the loss NaN. [K7] [K8]
+only if that is not 1. A target outside [0, vocabulary) makes the loss NaN. [FK7] [FK8]
 """
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def linear_cross_entropy(ops: Any, hidden: Tensor, weight: Tensor, target: Tenso
 
 
 def default_chunk_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
-    """A power of two, such that a chunk of logits is about as large as all of hidden. [K8]"""
+    """A power of two, such that a chunk of logits is about as large as all of hidden. [FK8]"""
     chunks = max(1, -(-vocab_size // hidden_size))
     rows = max(1, -(-tokens // chunks))
     return min(max(1, tokens), 1 << (rows - 1).bit_length())

@@ -1,7 +1,7 @@
 """Residual add + RMSNorm and residual add + LayerNorm.
 
 h = x + residual;  y = (h - mean) * rstd * weight + bias. Saved for backward: h, which is also an
-output (the residual stream), and one (RMSNorm) or two (LayerNorm) accumulators per row. [K1] [K2]
+output (the residual stream), and one (RMSNorm) or two (LayerNorm) accumulators per row. [FK1] [FK2]
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding, out of place or in place. Backward rotates by minus the angle. [K9]"""
+"""Rotary position embedding. Backward rotates by minus the angle. [FK9]"""
 from __future__ import annotations
 
 from typing import Any
