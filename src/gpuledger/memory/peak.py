@@ -61,6 +61,7 @@ class StepPeak:
     def __init__(self, run: Run, device: Device, part: Stage | None = None):
         self.run, self.policy = run, policy_of(run.parallel)
         self.training = self.policy.computed(run.training)
+        as_computed = run.model_copy(update={"training": self.training})
         self.part = part or Stage(0, run.model.num_layers)
         self.walk = plan_walk(run.model, self.training, self.policy, self.part.num_layers)
         self.program = build(run.model, self.training, device, num_layers=self.walk.num_layers,
@@ -69,7 +70,7 @@ class StepPeak:
         self.counted = counted_weights(self.program, self.walk)
         self.states = (*model_states(self.counted, self.training, self.policy),
                        *kept_states(self.policy.kept(self.weights, self.training)),
-                       *step_constants(*constants_of(run), device))
+                       *step_constants(*constants_of(as_computed), device))
 
     @property
     def states_bytes(self) -> Size:

@@ -93,6 +93,9 @@ class DeepSpeed(Policy):
                 touched[rank] = touched[rank] + weight.numel
         return touched.index(max(touched))
 
+    def fingerprint(self, weights: Sequence[Tensor]) -> object:
+        return [(piece.weight, piece.elements) for piece in self.own_pieces(weights)]
+
     def timeline(self, program: Program, workspaces: Iterable[Tensor] = ()) -> DeepSpeedTimeline:
         return DeepSpeedTimeline(program, self, workspaces)
 

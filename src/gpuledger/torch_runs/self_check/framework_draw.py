@@ -1,0 +1,106 @@
+"""Random runs of a data-parallel framework, on one of 1 to 512 ranks, with options of its own."""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic_core import ValidationError
+
+from gpuledger.config.run import Run
+from gpuledger.memory.frameworks import unmodelled
+
+from .draw import draw_run
+
+RANKS = (1, 2, 2, 8, 8, 64, 512)
+Options = dict[str, Any]
+
+
+def draw_framework_run(rng: random.Random, framework: str) -> tuple[Run, int]:
+    """A run that the framework has an account for, and the rank that is looked at."""
+    while True:
+        base = draw_run(rng)
+        ranks = rng.choice(RANKS)
+        keys = base.model_dump()
+        parallel, training = DRAWS[framework](rng, ranks, base.num_microbatches)
+        keys["parallel"] = {"dp": ranks, "framework": framework, **parallel}
+        keys["training"] |= training
+        keys["training"]["global_batch_size"] = base.training.global_batch_size * ranks
+        keys["cluster"]["gpus"] = ranks
+        if keys["training"]["loss"] not in ("chunked", "fused_linear"):
+            keys["training"].pop("loss_chunks")
+        try:
+            run = Run.model_validate(keys)
+        except ValidationError:
+            continue
+        if not any(unmodelled(run)):
+            return run, rng.choice([0, 0, ranks - 1, ranks // 2])
+
+
+def some(rng: random.Random, chances: dict[str, tuple[float, Any]]) -> Options:
+    """Each option with its own probability; a list is chosen from."""
+    drawn = {}
+    for name, (probability, value) in chances.items():
+        if rng.random() < probability:
+            drawn[name] = rng.choice(value) if isinstance(value, list) else value
+    return drawn
+
+
+def adam(rng: random.Random) -> Options:
+    """The optimizer that every framework takes."""
+    return {"optimizer": rng.choice(["adamw", "adamw", "adam"]), "momentum": 0.0,
+            "optimizer_implementation": rng.choice(["foreach", "fused", "for-loop"])}
+
+
+def ddp_options(rng: random.Random) -> Options:
+    return some(rng, {
+        "gradient_as_bucket_view": (0.4, True), "find_unused_parameters": (0.25, True),
+        "static_graph": (0.2, True), "compression": (0.35, ["fp16", "bf16"]),
+        "bucket_cap_mb": (0.4, [1, 2, 5, 100])})
+
+
+def draw_ddp(rng: random.Random, ranks: int, micro_batches: int) -> tuple[Options, Options]:
+    return {"ddp": ddp_options(rng)}, {}
+
+
+def draw_zero_redundancy(
+    rng: random.Random, ranks: int, micro_batches: int
+) -> tuple[Options, Options]:
+    options = some(rng, {"parameters_as_bucket_view": (0.3, True)})
+    return {"zero_stage": 1, "ddp": ddp_options(rng), "zero_redundancy": options}, adam(rng)
+
+
+def draw_fsdp2(rng: random.Random, ranks: int, micro_batches: int) -> tuple[Options, Options]:
+    stage = rng.choice([3, 3, 2])
+    copies = rng.choice([2, ranks]) if ranks > 1 and rng.random() < 0.25 else 1
+    share = ranks // copies
+    options = some(rng, {
+        "forward_prefetch": (0.2, [1, 2]), "backward_prefetch": (0.2, [1, 2, 3]),
+        "max_reduce_scatter_inputs": (0.15, 2), "sync_every_micro_batch": (0.3, False),
+        "cpu_offload": (0.1, True), "replicate": (1.0, copies),
+        "reshard_to": (0.2 * (stage == 3 and share > 2), [2, share // 2])})
+    training = adam(rng) if rng.random() < 0.7 else {}
+    if rng.random() < 0.5:
+        training["precision"] = "bf16-mixed"
+        options |= {"param_dtype": "bfloat16"} | some(rng, {"reduce_dtype": (0.7, "float32")})
+    return {"zero_stage": stage, "fsdp2": options}, training
+
+
+def draw_deepspeed(rng: random.Random, ranks: int, micro_batches: int) -> tuple[Options, Options]:
+    options = {"reduce_bucket_size": rng.choice([20_000, 200_000, 1_000_000, 50_000_000])}
+    options |= some(rng, {"overlap_comm": (0.4, [True, False])})
+    training = adam(rng) | {"precision": "bf16-master", "set_to_none": True, "keep_logits": False}
+    return {"zero_stage": rng.choice([1, 2]), "deepspeed": options}, training
+
+
+Draw = Callable[[random.Random, int, int], tuple[Options, Options]]
+DRAWS: dict[str, Draw] = {
+    "ddp": draw_ddp, "zero-redundancy-optimizer": draw_zero_redundancy, "fsdp2": draw_fsdp2,
+    "deepspeed": draw_deepspeed}
+
+
+def draw_many(framework: str, seeds: range) -> Iterator[tuple[int, Run, int]]:
+    """(seed, run, rank), one for each seed."""
+    for seed in seeds:
+        run, rank = draw_framework_run(random.Random(f"{framework} {seed}"), framework)
+        yield seed, run, rank
