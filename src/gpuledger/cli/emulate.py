@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from ..config.cautions import cautions
 from ..config.run import Run
 from ..torch_runs.child import Options, measure_emulated
 from ..torch_runs.reconcile import Reconciliation, reconcile
@@ -72,7 +73,7 @@ def run_emulate(run: Run, assumptions: tuple[str, ...] = (), *, as_json: bool = 
     result = emulate(run, snapshot)
     for line in assumptions:
         typer.echo(f"assumed: {line}", err=True)
-    for line in not_modelled(run):
+    for line in (*cautions(run), *not_modelled(run)):
         typer.echo(f"warning: {line}", err=True)
     if as_json:
         typer.echo(json.dumps(content(run, result, assumptions), indent=2))

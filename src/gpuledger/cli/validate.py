@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from ..config.cautions import cautions
 from ..config.cluster import Gpu
 from ..config.run import Run
 from ..errors import GpuledgerError, InputError
@@ -45,6 +46,8 @@ def run_validate(run: Run, bench: Bench, assumptions: tuple[str, ...] = (), *,
         raise kind(f"{run.name}: {result['error']}", result["hint"])
     for line in assumptions:
         typer.echo(f"assumed: {line}", err=True)
+    for line in cautions(run):
+        typer.echo(f"warning: {line}", err=True)
     typer.echo(json.dumps(result, indent=2) if as_json else text(result))
     return 0
 
