@@ -8,6 +8,7 @@ every planted bug under every schedule and under ThreadSanitizer, with who caugh
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -42,14 +43,22 @@ def sanitizer(folder: Path, variant: str) -> bool:
     return done.returncode == 0
 
 
+def verdict_of_threads(program: Path) -> list[str]:
+    """What OS threads and ThreadSanitizer say."""
+    try:
+        done = run_program(program, "sanitize", timeout=30)
+    except subprocess.TimeoutExpired:
+        return ["threads: deadlock"]
+    return ["ThreadSanitizer"] if "data race" in done.stderr else []
+
+
 def planted_bugs(folder: Path) -> bool:
     units, all_caught = compile_units(folder), True
     for bug in PLANTED_BUGS:
         program = bug.program(folder, units)
         by = [s for s in SCHEDULES if run_program(program, "sanitize", s).returncode]
         tree = folder / bug.name
-        race = run_program(compile_program(VARIANTS["thread"], tree, tree), "sanitize")
-        by += ["ThreadSanitizer"] if "data race" in race.stderr else []
+        by += verdict_of_threads(compile_program(VARIANTS["thread"], tree, tree))
         print(f"{bug.name:32} {', '.join(by) or 'NOT CAUGHT'}", flush=True)
         all_caught = all_caught and bool(by)
     return all_caught

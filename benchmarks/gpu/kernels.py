@@ -12,6 +12,7 @@ read and written at least, and the share is of a device copy measured in the sam
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -27,7 +28,7 @@ from tabulate import tabulate
 
 from gpuledger.errors import GpuledgerError, InputError
 from gpuledger.files import write_whole
-from gpuledger.torch_runs.environment import device_facts, software_facts
+from gpuledger.torch_runs.environment import device_facts, is_emulated, software_facts
 from gpuledger.torch_runs.kernels import load
 
 WARM_UP, REPEATS = 5, 30
@@ -104,6 +105,7 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
     """Bytes allocated at the peak of one call beyond those before it; 0 in a rehearsal."""
     if device != "cuda":
         return 0
+    gc.collect()                            # compiled graphs may hold the last call's tensors
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -156,17 +158,29 @@ def draw(found: list[Measured], title: str, path: Path) -> None:
     shown = [m for m in found if m.traffic_bytes]
     colours = {"gpuledger": "#332288", "eager": "#BBBBBB", "torch.compile": "#DDCC77",
                "liger": "#CC6677", "torch fused": "#88CCEE"}
-    figure, axes = plt.subplots(figsize=(9, 0.35 * len(shown) + 1.2), layout="constrained")
-    places = range(len(shown))
-    axes.barh(places, [m.share_of_copy * 100 for m in shown],
-              color=[colours[m.implementation] for m in shown])
+    names = list(dict.fromkeys(m.workload for m in shown))
+    places = [i + names.index(m.workload) for i, m in enumerate(shown)]     # a gap between kernels
+    figure, axes = plt.subplots(figsize=(9, 0.25 * places[-1] + 1.4), layout="constrained")
+    bars = axes.barh(places, [m.share_of_copy * 100 for m in shown],
+                     color=[colours[m.implementation] for m in shown])
+    axes.bar_label(bars, [f" {m.share_of_copy:.0%}, {m.median_seconds * 1e6:,.0f} us"
+                          for m in shown], fontsize=8)
     axes.set_yticks(places, [f"{m.workload}, {m.implementation}" for m in shown])
     axes.axvline(85, color="black", linewidth=0.8, linestyle=":")
+    axes.margins(x=0.15, y=0.01)
     axes.invert_yaxis()
     axes.set_xlabel("least traffic / time, % of a measured device copy (dotted: 85 %)")
-    axes.set_title(title, loc="left", fontsize=10)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def heading(rehearse: bool) -> str:
+    """Where the figures come from, and which of them mean something."""
+    if rehearse:
+        return "a rehearsal on the CPU: no figure here means anything"
+    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"emulated {device}: bytes are real, times are not" if is_emulated() else device
 
 
 def main(results: Path, rehearse: bool) -> None:
@@ -183,10 +197,10 @@ def main(results: Path, rehearse: bool) -> None:
         print(f"{workload.name} ...", file=sys.stderr, flush=True)
         found += measure(workload, clock, copy_rate, device)
         missing[workload.name] = workload.missing
-    where = "a rehearsal on the CPU: no figure here means anything" if rehearse else (
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    where = heading(rehearse)
     results.mkdir(parents=True, exist_ok=True)
-    record = {"rehearsal": rehearse, "software": software_facts(), "sizes": asdict(sizes),
+    record = {"rehearsal": rehearse, "emulated": is_emulated(), "sizes": asdict(sizes),
+              "software": software_facts(),
               "device": None if rehearse else device_facts(), "copy_bytes_per_s": copy_rate,
               "measured": [asdict(m) for m in found], "missing": missing}
     write_whole(results / "kernels.json", json.dumps(record, indent=2))

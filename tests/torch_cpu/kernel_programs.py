@@ -57,9 +57,7 @@ def compile_unit(source: Path, built: Path) -> Path:
 
 
 def run_program(
-    program: Path,
-    mode: str = "",
-    schedule: str = "forward",
+    program: Path, mode: str = "", schedule: str = "forward", timeout: int = 120
 ) -> subprocess.CompletedProcess[str]:
     """Exit status and output of the program under a schedule. mode: see main.cpp."""
     environment = {**os.environ, "GPULEDGER_HOST_ORDER": schedule}
@@ -67,7 +65,7 @@ def run_program(
         [program, mode],
         env=environment,
         cwd=program.parent,
-        timeout=300,
+        timeout=timeout,
         capture_output=True,
         text=True,
         check=False,
