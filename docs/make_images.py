@@ -56,8 +56,8 @@ def plans_picture(subject: Subject) -> Picture:
                           step_time(run).step_seconds, memory.device_used_bytes, memory.fits))
     capacity = subject.run.cluster.gpu.capacity_bytes
     return picture(pareto("llama-3-8b on 8 h100-80gb-sxm", plans, capacity,
-                          f"gpuledger {__version__} · global batch 32 x 8,192 tokens · bf16-mixed · "
-                          "allocated bytes · forecast step time", "pareto"))
+                          f"gpuledger {__version__} · global batch 32 x 8,192 tokens · bf16-mixed "
+                          "· allocated bytes · forecast step time", "pareto"))
 
 
 def write(shown: Picture, name: str) -> None:

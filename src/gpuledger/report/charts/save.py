@@ -57,7 +57,7 @@ def annotated(svg: str, chart: Chart) -> str:
             f"<title>{escape(mark.label)}: {escape(mark.text)}</title>"
         )
 
-    svg = GROUP.sub(described, PREAMBLE.sub("", svg))
+    svg = GROUP.sub(described, PREAMBLE.sub("", svg)).replace(" \n", "\n")
     root, rest = svg.split(">", 1)
     root = re.sub(r' xmlns:xlink="[^"]*"', "", root) if "xlink:" not in rest else root
     return (
