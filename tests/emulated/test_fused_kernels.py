@@ -34,6 +34,12 @@ def test_whole_runs_from_an_empty_allocator(emulated):
     assert (summary["cases"], summary["equal"]) == (WHOLE_RUNS, WHOLE_RUNS)
 
 
+def test_flops_are_those_that_pytorch_counts(emulated):
+    pairs = emulated.run(PROGRAM.with_name("fused_flops.py"), "7004", "8")
+    assert len(pairs) == 8
+    assert all(counted == estimated > 0 for counted, estimated in pairs), pairs
+
+
 @pytest.fixture(scope="module")
 def measured(emulated):
     return emulated.run(PROGRAM)

@@ -12,7 +12,15 @@ def cautions(run: Run) -> tuple[str, ...]:
     """Warnings about a valid run."""
     parts = fallbacks(run.model, run.training)
     kept = (f"kernels: fused leaves to PyTorch: {part}" for part in parts)
-    return (*_model_cautions(run), *_hardware_cautions(run), *kept)
+    return (*_model_cautions(run), *_hardware_cautions(run), *_time_cautions(run), *kept)
+
+
+def _time_cautions(run: Run) -> Iterator[str]:
+    if run.training.kernels == "fused":
+        yield (
+            "step time with kernels: fused leaves out what they read and write in place and beside "
+            "their products"
+        )
 
 
 def _model_cautions(run: Run) -> Iterator[str]:
