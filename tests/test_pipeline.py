@@ -114,7 +114,7 @@ def test_closed_form_is_the_streams_peak(seed: int) -> None:
     finder = StagePeak(run, Device(), stage)
     peak = finder.find()
     runner = PipelineRunner(
-        stage_programs(run, training, Device(), stage),
+        stage_programs(run, Device(), stage),
         training,
         stage_order(run, stage),
         (),

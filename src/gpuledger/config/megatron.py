@@ -16,6 +16,9 @@ class MegatronOptions(Record):
     transformer_impl: Literal["transformer_engine", "local"] = Field(
         default="transformer_engine", description="whose layers"
     )
+    params_dtype: Literal["bfloat16", "float16"] = Field(
+        default="bfloat16", description="--bf16 or --fp16 (with loss scaling); precision: bf16-master"
+    )
     make_vocab_size_divisible_by: int = Field(
         default=128, gt=0, le=10**6, description="times tp: the vocabulary is padded to it"
     )
@@ -76,6 +79,9 @@ class MegatronOptions(Record):
     )
     cublas_workspace_bytes: int | None = Field(
         default=None, gt=0, le=2**40, description="CUBLAS_WORKSPACE_CONFIG; null: by GPU"
+    )
+    engine_workspace_bytes: int | None = Field(
+        default=None, gt=0, le=2**40, description="Transformer Engine's GEMM workspace; null: by GPU"
     )
     keeps_batches: bool = Field(
         default=False,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
-from gpuledger.program.local import Local
-from gpuledger.program.model import Program, Stage, build
+from gpuledger.program.model import Program, Stage
 from gpuledger.program.program import Part
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
@@ -64,8 +63,7 @@ class StepPeak:
         as_computed = run.model_copy(update={"training": self.training})
         self.part = part or Stage(0, run.model.num_layers)
         self.walk = plan_walk(run.model, self.training, self.policy, self.part.num_layers)
-        self.program = build(run.model, self.training, device, num_layers=self.walk.num_layers,
-                             local=Local.of_rank(run.model, self.training, run.parallel), stage=self.part)
+        self.program = self.policy.build(run, device, self.part, self.walk.num_layers)
         self.weights = all_weights(self.program, self.walk)
         self.counted = counted_weights(self.program, self.walk)
         self.states = (*model_states(self.counted, self.training, self.policy),

@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from gpuledger.config.run import Run
 from gpuledger.config.training import Training
-from gpuledger.program.model import Program
+from gpuledger.program.device import Device
+from gpuledger.program.local import Local
+from gpuledger.program.model import Program, Stage, build
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
@@ -83,6 +86,14 @@ class Policy:
     def computed(self, training: Training) -> Training:
         """The training as the model sees it, where the framework and not autocast casts."""
         return training
+
+    def build(
+        self, run: Run, device: Device, part: Stage, num_layers: int | None = None
+    ) -> Program:
+        """The program of a part of the model; num_layers overrides the part's."""
+        training = self.computed(run.training)
+        local = Local.of_rank(run.model, training, run.parallel)
+        return build(run.model, training, device, num_layers=num_layers, local=local, stage=part)
 
     def timeline(self, program: Program, workspaces: Iterable[Tensor] = ()) -> GroupTimeline:
         return GroupTimeline(program, workspaces)

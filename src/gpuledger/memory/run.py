@@ -4,12 +4,12 @@ from __future__ import annotations
 from gpuledger.config.run import Run
 from gpuledger.config.training import Training
 from gpuledger.program.device import Device
-from gpuledger.program.local import Local
-from gpuledger.program.model import Program, build
+from gpuledger.program.model import Program
 from gpuledger.program.tables import tables
 from gpuledger.program.tensor import scratch
 
 from .frameworks import policy_of
+from .frameworks.megatron.runner import megatron_run
 from .pipeline.runner import PipelineRunner, repeating_micro_batches, stage_order, stage_programs
 from .policy import Policy
 from .states import constants_of
@@ -30,10 +30,7 @@ def steady_step(program: Program, training: Training, num_microbatches: int,
 
 def rank_programs(run: Run, device: Device, stage: int = 0) -> list[Program]:
     """The programs of one rank of a pipeline stage: its model chunks, all layers."""
-    training = policy_of(run.parallel).computed(run.training)
-    if run.parallel.pp > 1:
-        return stage_programs(run, training, device, stage)
-    return [build(run.model, training, device, local=Local.of_rank(run.model, training, run.parallel))]
+    return stage_programs(run, device, stage)
 
 
 def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: int = 0) -> StepRunner:
@@ -42,6 +39,8 @@ def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: in
     The first step leaves optimizer states and cuBLAS workspaces behind. A rank makes only what it
     stores of the weights.
     """
+    if run.parallel.framework == "megatron":
+        return megatron_run(run, programs, steps, stage)
     policy = policy_of(run.parallel)
     model, training = run.model, policy.computed(run.training)
     programs = programs if isinstance(programs, list) else [programs]

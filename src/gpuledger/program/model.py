@@ -37,6 +37,7 @@ class Program:
     weights are in the order of module.parameters(). loss_scaling: multiplies the loss by the
     scaler's factor, outside the forward pass. received: the activation from the stage before, or
     None; a stage without head has its output, which the next stage receives, as its loss.
+    batch: tensors that a micro-batch makes for itself, where it is not the same one all the time.
     """
 
     root: Part
@@ -47,6 +48,7 @@ class Program:
     loss_scaling: Op | None = None
     received: Tensor | None = None
     sends: bool = False
+    batch: tuple[Tensor, ...] = ()
 
     @property
     def backward_from(self) -> Tensor:

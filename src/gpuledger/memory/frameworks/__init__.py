@@ -12,9 +12,12 @@ from ..zero import Division
 from .ddp import DDP, unmodelled_ddp
 from .deepspeed import DeepSpeed, unmodelled_deepspeed
 from .fsdp2 import FSDP2, unmodelled_fsdp2
+from .megatron.policy import Megatron, unmodelled_megatron
+from .zero3 import Zero3
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
-MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed")
+MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed",
+            "megatron")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
@@ -27,8 +30,12 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         return DDP(parallel.ddp)
     if parallel.framework == "zero-redundancy-optimizer":
         return ZeroRedundancy(parallel.ddp, parallel.dp, rank)
+    if parallel.framework == "deepspeed" and parallel.zero_stage == 3:
+        return Zero3(parallel.dp, parallel.deepspeed)
     if parallel.framework == "deepspeed" and parallel.zero_stage:
         return DeepSpeed(parallel.zero_stage, parallel.dp, parallel.deepspeed, rank)
+    if parallel.framework == "megatron":
+        return Megatron(parallel)
     return Division(parallel.zero_stage, parallel.dp)
 
 
@@ -45,5 +52,7 @@ def unmodelled(run: Run) -> Iterator[Problem]:
         yield from unmodelled_zero_redundancy(training)
     if parallel.framework == "fsdp2":
         yield from unmodelled_fsdp2(training, parallel.fsdp2)
+    if parallel.framework == "megatron":
+        yield from unmodelled_megatron(run)
     if parallel.framework == "deepspeed":
         yield from unmodelled_deepspeed(run)

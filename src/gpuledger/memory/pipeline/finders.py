@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
 
+from ..frameworks.megatron.stage import MegatronStage
 from ..peak import StepPeak
 from .stage_peak import StagePeak, Walks
 
@@ -15,6 +16,11 @@ Finder = StepPeak | StagePeak
 
 def finders(run: Run, device: Device) -> Iterator[Finder]:
     """One for each pipeline stage, in order."""
+    if run.parallel.framework == "megatron":
+        shared: Walks = {}
+        for stage in range(run.parallel.pp):
+            yield MegatronStage(run, device, stage, shared)
+        return
     if run.parallel.pp == 1:
         yield StepPeak(run, device)
         return

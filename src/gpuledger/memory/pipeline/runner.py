@@ -8,10 +8,10 @@ from typing import Any
 from gpuledger.config.run import Run
 from gpuledger.config.training import Training
 from gpuledger.program.device import Device
-from gpuledger.program.local import Local
-from gpuledger.program.model import Program, build
+from gpuledger.program.model import Program
 from gpuledger.program.tensor import Tensor
 
+from ..frameworks import policy_of
 from ..group_timeline import GroupTimeline
 from ..policy import Policy
 from ..step import StepRunner
@@ -86,13 +86,10 @@ class PipelineRunner(StepRunner):
         self.memory.current = flight.current
 
 
-def stage_programs(run: Run, training: Training, device: Device, stage: int) -> list[Program]:
+def stage_programs(run: Run, device: Device, stage: int) -> list[Program]:
     """The programs of a stage's chunks, all layers."""
-    local = Local.of_rank(run.model, training, run.parallel)
-    return [
-        build(run.model, training, device, local=local, stage=part)
-        for part in chunks_of_stage(run, stage)
-    ]
+    policy = policy_of(run.parallel)
+    return [policy.build(run, device, part) for part in chunks_of_stage(run, stage)]
 
 
 def repeating_micro_batches(run: Run) -> int:

@@ -142,7 +142,8 @@ class StagePeak:
     """Finds the peak of one stage of a pipeline. Interface of StepPeak."""
 
     def __init__(self, run: Run, device: Device, stage: int, walks: Walks | None = None):
-        self.run, self.stage, self.policy = run, stage, policy_of(run.parallel)
+        self.run, self.device, self.stage = run, device, stage
+        self.policy = policy_of(run.parallel)
         self.training = self.policy.computed(run.training)
         self.parts = chunks_of_stage(run, stage)
         walks = {} if walks is None else walks
@@ -150,10 +151,14 @@ class StagePeak:
         self.gradients_bytes: dict[tuple[int, str], Size] = {}
         self.weights = tuple(w for chunk in self.chunks for w in chunk.weights)
         self.counted = [item for chunk in self.chunks for item in chunk.counted]
-        self.states: tuple[State, ...] = (
+        self.states = self._kept()
+
+    def _kept(self) -> tuple[State, ...]:
+        """What lives through the whole step."""
+        return (
             *model_states(self.counted, self.training, self.policy),
             *kept_states(self.policy.kept(self.weights, self.training)),
-            *step_constants(*constants_of(run), device),
+            *step_constants(*constants_of(self.run), self.device),
         )
 
     @property
