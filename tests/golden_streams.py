@@ -9,7 +9,7 @@ from gpuledger.config.run import Run
 from gpuledger.program.device import Device
 
 FOLDER = Path(__file__).parent / "data" / "streams"
-SEEDS = sorted(int(path.stem) for path in FOLDER.glob("*.json"))
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Golden:
     events: list[tuple[int, int, int]]
 
 
-def golden(seed: int) -> Golden:
-    """The recorded steady step of one seed."""
-    recorded = json.loads((FOLDER / f"{seed}.json").read_text())
+def golden(name: str) -> Golden:
+    """One recorded steady step: by the seed of its draw, or by the name of its run."""
+    recorded = json.loads((FOLDER / f"{name}.json").read_text())
     major, minor = map(int, recorded["capability"].split("."))
     events = [(sign, number, nbytes) for sign, number, nbytes in recorded["events"]]
     return Golden(Run.model_validate(recorded["run"]), Device((major, minor), recorded["num_sms"]),

@@ -5,8 +5,8 @@ A comparison of peaks alone would not: most rules move bytes away from the peak.
 from __future__ import annotations
 
 import pytest
-from golden_streams import SEEDS, golden
 
+from golden_streams import NAMES, golden
 from gpuledger.memory import timeline as timeline_module
 from gpuledger.memory.run import steady_step
 from gpuledger.memory.timeline import Buffer, Timeline
@@ -19,8 +19,8 @@ from gpuledger.torch_runs.self_check.compare import first_difference
 def streams_noticed() -> int:
     """How many recorded streams the engine, as it is now, does not reproduce."""
     noticed = 0
-    for seed in SEEDS:
-        recorded = golden(seed)
+    for name in NAMES:
+        recorded = golden(name)
         run = recorded.run
         program = build(run.model, run.training, recorded.device)
         try:
@@ -37,7 +37,9 @@ def without_arguments(monkeypatch):
     whole = operators.Tape.part
 
     def part(self, name, *arguments, checkpoint=False, layer=None):
-        return whole(self, name, *(arguments if checkpoint else ()), checkpoint=checkpoint, layer=layer)
+        return whole(
+            self, name, *(arguments if checkpoint else ()), checkpoint=checkpoint, layer=layer
+        )
 
     monkeypatch.setattr(Tape, "part", part)
 

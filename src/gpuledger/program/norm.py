@@ -11,9 +11,11 @@ from . import fused_kernels
 from . import operators as op
 from .layout import Strides, elementwise
 from .program import INCOMING, Gradient, Moves, Op, Tape
-from .reductions import sum_rows
-from .sizes import Size
+from .reductions import reduce_columns, sum_rows
+from .sizes import Size, ceil_div, minimum, product, round_up, uniformly
 from .tensor import Tensor
+
+MANY_ROWS = 65_536                   # from here on the fused kernels sum over rows in two passes
 
 
 @dataclass(frozen=True)
@@ -69,30 +71,45 @@ def fused_kernel(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     dy_copy, rstd = y.like(f"d({name}) copy"), Tensor(f"{name} rstd", x.shape[:-1], "float32")
     copy = Tensor(f"{x.name} copy", x.shape, x.dtype)
     copied, given_back = ((), ()) if x.strides is None else ((+copy,), (-copy,))
-    reads: tuple[Tensor, ...] = (x, weight)
-    gradients: dict[Tensor, Gradient] = {x: dx, weight: dw}
-    if weights.kind == "rmsnorm fused":
-        def backward(strides: Strides) -> Moves:
-            copies = () if strides is None else (+dy_copy, -dy_copy)
-            return *copied, +dx, +dw, *copies, *given_back
+    parameters = [t for t in (weight, bias) if t is not None]
+    formed = [dw, *(t.gradient() for t in parameters[1:])]
+    sums, finished = sums_of_rows(tape, x, formed)
+    gradients: dict[Tensor, Gradient] = {x: dx, **dict(zip(parameters, finished, strict=True))}
+    new = (+dx, *(+t for t in formed))
 
-        return tape.append(Op(name, reads, (y, rstd), saves=(x, rstd),
-                              forward=(*copied, +y, +rstd, *given_back), backward=backward,
-                              gradients=gradients, equation="S8"))
-    statistics = "float32" if tape.device.kind == "cuda" else x.dtype
-    mean, rstd = (Tensor(f"{name} {what}", x.shape[:-1], statistics) for what in ("mean", "rstd"))
-    d_bias: Moves = ()
-    if bias is not None:
-        db = bias.gradient()
-        reads, gradients[bias], d_bias = (*reads, bias), db, (+db,)
-
-    def layer_norm_backward(strides: Strides) -> Moves:
+    def backward(strides: Strides) -> Moves:
         before, after = ((), ()) if strides is None else ((+dy_copy,), (-dy_copy,))
-        return *before, *copied, +dx, +dw, *d_bias, *given_back, *after
+        return *copied, *new, *before, *sums, *after, *given_back
 
-    return tape.append(Op(name, reads, (y, mean, rstd), saves=(x, mean, rstd),
-                          forward=(*copied, +y, +mean, +rstd, *given_back),
-                          backward=layer_norm_backward, gradients=gradients, equation="S8"))
+    statistics = [rstd]
+    if weights.kind != "rmsnorm fused":
+        dtype = "float32" if tape.device.kind == "cuda" else x.dtype
+        statistics = [Tensor(f"{name} {what}", x.shape[:-1], dtype) for what in ("mean", "rstd")]
+    return tape.append(Op(name, (x, *parameters), (y, *statistics), saves=(x, *statistics),
+                          forward=(*copied, +y, *(+t for t in statistics), *given_back),
+                          backward=backward, gradients=gradients, equation="S8"))
+
+
+def sums_of_rows(tape: Tape, x: Tensor, formed: list[Tensor]) -> tuple[Moves, list[Tensor]]:
+    """Gradients of weight and bias over many rows: a table of partial sums each, then its sum. [K7]
+
+    Returns the moves and the tensors that hold the gradients in the end. A block of 32 columns sums
+    32 rows or more, so that the table has at most 2^20 sums.
+    Ref: ATen/native/cuda/layer_norm_kernel.cu (LaunchGammaBetaBackwardCUDAKernel), measured at 108,
+    132 and 142 SMs.
+    """
+    rows, n = product(x.shape[:-1]), x.shape[-1]
+    narrow = n // 32 < tape.device.num_sms // 2
+    if not uniformly((rows > MANY_ROWS) & narrow):
+        return (), formed
+    blocks = minimum(ceil_div(rows, 32), 2**20 // round_up(n, 32))
+    tables = [Tensor(f"partial sums of {t.name}", (blocks, n), t.dtype, "scratch") for t in formed]
+    finished = [Tensor(t.name, t.shape, t.dtype, t.role) for t in formed]
+    moves: Moves = tuple(+table for table in tables)
+    for first, final in zip(formed, finished, strict=True):
+        partial, semaphores = reduce_columns(blocks, n, tape.device)
+        moves = (*moves, +final, +partial, +semaphores, -semaphores, -partial, -first)
+    return (*moves, *(-table for table in reversed(tables))), finished
 
 
 def composed_on_cpu(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:

@@ -19,28 +19,38 @@ from gpuledger.torch_runs.stream import make_trainer, record_stream_of_step
 from .case import WARMUP_STEPS
 from .draw import draw_run
 
-LARGEST_STREAM = 1200                 # events: a file stays small
+LARGEST_STREAM = 1200                 # events, so that a file stays small
 
 
-def main(folder: Path, seeds: list[int]) -> None:
-    """For each seed the first drawn run whose stream is short enough."""
-    for seed in seeds:
-        rng = random.Random(seed)
-        recorded = None
-        while recorded is None:
-            recorded = record(draw_run(rng))
-        write_whole(folder / f"{seed}.json", json.dumps(recorded, separators=(",", ":")) + "\n")
+def main(folder: Path, sources: list[str]) -> None:
+    """Each source is a seed, for the first drawn run whose stream is short enough, or a run as
+    JSON."""
+    for source in sources:
+        path = Path(source)
+        if path.suffix == ".json":
+            recorded = record(Run.model_validate_json(path.read_text()))
+        else:
+            recorded = record_drawn(random.Random(int(source)))
+        write_whole(
+            folder / f"{path.stem}.json", json.dumps(recorded, separators=(",", ":")) + "\n"
+        )
 
 
-def record(run: Run) -> dict[str, object] | None:
-    """None where the stream is too long."""
+def record_drawn(rng: random.Random) -> dict[str, object]:
+    """The first drawn run whose stream is short enough."""
+    while True:
+        recorded = record(draw_run(rng))
+        if len(recorded["events"]) <= LARGEST_STREAM:                  # type: ignore[arg-type]
+            return recorded
+
+
+def record(run: Run) -> dict[str, object]:
+    """The run, the device, and its stream."""
     stream = record_stream_of_step(make_trainer(run), warmup_steps=WARMUP_STEPS)
     torch.cuda.empty_cache()
-    if len(stream["events"]) > LARGEST_STREAM:
-        return None
     facts = {name: stream[name] for name in ("capability", "num_sms", "torch_version")}
     return {**facts, "run": json.loads(run.model_dump_json()), "events": stream["events"]}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [int(seed) for seed in sys.argv[2:]])
+    main(Path(sys.argv[1]), sys.argv[2:])
