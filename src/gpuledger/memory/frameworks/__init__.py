@@ -13,7 +13,6 @@ from .ddp import DDP, unmodelled_ddp
 from .deepspeed import DeepSpeed, unmodelled_deepspeed
 from .fsdp2 import FSDP2, unmodelled_fsdp2
 from .megatron.policy import Megatron, unmodelled_megatron
-from .zero3 import Zero3
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
 MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed",
@@ -30,9 +29,7 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         return DDP(parallel.ddp)
     if parallel.framework == "zero-redundancy-optimizer":
         return ZeroRedundancy(parallel.ddp, parallel.dp, rank)
-    if parallel.framework == "deepspeed" and parallel.zero_stage == 3:
-        return Zero3(parallel.dp, parallel.deepspeed)
-    if parallel.framework == "deepspeed" and parallel.zero_stage:
+    if parallel.framework == "deepspeed" and parallel.zero_stage in (1, 2):
         return DeepSpeed(parallel.zero_stage, parallel.dp, parallel.deepspeed, rank)
     if parallel.framework == "megatron":
         return Megatron(parallel)

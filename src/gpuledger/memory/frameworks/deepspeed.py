@@ -134,8 +134,9 @@ def unmodelled_deepspeed(run: Run) -> Iterator[Problem]:
     if stage == 1 and options.overlap_comm and run.num_microbatches > 1:
         yield Problem("stage 1 with overlap_comm and several micro-batches is not modelled",
                       "set zero_stage: 2, or leave overlap_comm out")
-    if stage == 0:
-        yield Problem("DeepSpeed's stage 0 is not modelled yet", "use zero_stage: 1, or framework: ddp")
+    if stage not in (1, 2):
+        yield Problem(f"DeepSpeed ZeRO stage {stage} is not modelled yet",
+                      "use zero_stage: 1 or 2, or framework: fsdp2")
     if training.precision != "bf16-master":
         yield Problem(
             f"DeepSpeed keeps fp32 masters of bf16 weights, but precision is {training.precision}",
