@@ -81,8 +81,9 @@ def full_size() -> str:
 
 
 def step_time() -> str:
-    return ("## Step time\n\n[accuracy_step_time.md](accuracy_step_time.md): 1,110 published steps, by source, with bias "
-            "and the constant-MFU baseline. Times are the least certain numbers of an estimate, and say so.")
+    return ("## Step time\n\n[accuracy_step_time.md](accuracy_step_time.md): 1,110 published steps, by source, "
+            "with bias and the constant-MFU baseline. Times are the least certain numbers of an estimate, "
+            "and say so.")
 
 
 def page() -> str:

@@ -8,8 +8,8 @@ from gpuledger.report.charts.breakdown import Bar, breakdown
 from gpuledger.report.charts.chart import Chart
 from gpuledger.report.charts.conventions import Conventions, conventions
 from gpuledger.report.charts.feasibility import HeatCell, HeatMap, feasibility
-from gpuledger.report.charts.parity import Pair, parity
 from gpuledger.report.charts.pareto import Plan, pareto
+from gpuledger.report.charts.parity import Pair, parity
 from gpuledger.report.charts.roofline import Operator, Roof, roofline
 from gpuledger.report.charts.time_breakdown import StepTime, time_breakdown
 from gpuledger.report.charts.timeline import Line, Timeline, timeline

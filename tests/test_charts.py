@@ -10,18 +10,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from chart_samples import FOOTER, bar, pairs, plans, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from chart_samples import FOOTER, bar, pairs, plans, samples
 from gpuledger.errors import InputError
 from gpuledger.report.charts.breakdown import breakdown
 from gpuledger.report.charts.chart import Chart
 from gpuledger.report.charts.layout import shortened, spread, text_width, wrapped
-from gpuledger.report.charts.parity import title_of
 from gpuledger.report.charts.pareto import frontier
+from gpuledger.report.charts.parity import title_of
 from gpuledger.report.charts.save import FORMATS, rendered, write_chart
 from gpuledger.report.charts.style import COLOURS, ON_DARK, PAPER, style, text_on
 

@@ -54,7 +54,7 @@ def answers() -> dict[str, dict[str, Any]]:
 def marks_of(svg: Path) -> Marks:
     """label -> the data attributes of its mark."""
     root = ET.fromstring(svg.read_bytes())
-    return {g.get("data-label", ""): {key: value for key, value in g.attrib.items()}
+    return {g.get("data-label", ""): dict(g.attrib)
             for g in root.iter() if g.get("class") == "mark"}
 
 

@@ -79,7 +79,7 @@ def test_a_run_of_the_json_is_a_run_file(capsys: pytest.CaptureFixture[str], tmp
     first = json.loads(out)
     file = tmp_path / "run.json"
     file.write_text(json.dumps(first["run"]))
-    status, out, err = output(capsys, "estimate", str(file), "--json")
+    status, out, _ = output(capsys, "estimate", str(file), "--json")
     again = json.loads(out)
     assert status == 0
     assert again["memory"] == first["memory"] and again["assumptions"] == []

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from drawn_runs import random_run
 
+from drawn_runs import random_run
 from gpuledger.formulas import formulas
 from gpuledger.memory.peak import StepPeak
 from gpuledger.program.device import Device

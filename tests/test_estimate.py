@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from drawn_runs import on_ranks, random_run, with_settings
 
+from drawn_runs import on_ranks, random_run, with_settings
 from gpuledger.advice import advise, changed
 from gpuledger.config import Run, RunOptions, load_model, resolve_run
 from gpuledger.errors import NotYetError
@@ -127,10 +127,9 @@ def test_four_bytes_are_not_halved_by_autocast() -> None:
 
 
 def test_presets_of_dense_models_are_estimated() -> None:
+    from gpuledger.compute.parameters import parameter_counts
     from gpuledger.config import list_presets
     from gpuledger.memory.peak import all_weights
-
-    from gpuledger.compute.parameters import parameter_counts
     for name in list_presets("models"):
         model = load_model(name)
         run = resolved(name, "micro_batch_size=1", "seq_len=128",

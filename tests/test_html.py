@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, missing
 
+from browser import Browser, missing
 from gpuledger.cli.main import status_of
 from gpuledger.config import RunOptions, resolve_run
 from gpuledger.estimate import estimate

@@ -1,4 +1,4 @@
-"""Mistakes that memory and FLOPs calculators are known to make with dense models: each is a test that it is not made here."""
+"""Mistakes that calculators are known to make with dense models: tests that they are not made here."""
 from __future__ import annotations
 
 import pytest

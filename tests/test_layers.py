@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from drawn_runs import on_ranks, random_run, with_settings
 
+from drawn_runs import on_ranks, random_run, with_settings
 from gpuledger.config import Run
 from gpuledger.memory import peak as peak_module
 from gpuledger.memory.layers import Walk, plan_walk

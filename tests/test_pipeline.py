@@ -6,9 +6,8 @@ import random
 from collections import Counter
 
 import pytest
-from drawn_runs import random_run
-from meshes import on_mesh, resolved
 
+from drawn_runs import random_run
 from gpuledger.config import Run
 from gpuledger.errors import InputError
 from gpuledger.estimate import estimate
@@ -18,6 +17,7 @@ from gpuledger.memory.pipeline.schedules import SCHEDULES, WEIGHT, Pipeline, in_
 from gpuledger.memory.pipeline.stage_peak import StagePeak
 from gpuledger.memory.pipeline.stages import chunks_of_stage, layers_of_stages, model_parts
 from gpuledger.program.device import Device
+from meshes import on_mesh, resolved
 
 
 def most_in_flight(schedule: str, pp: int, m: int, chunks: int = 1) -> list[int]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from drawn_runs import random_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from meshes import on_mesh, resolved
 
+from drawn_runs import random_run
 from gpuledger.config import Run
 from gpuledger.errors import InputError, NotYetError
 from gpuledger.estimate import estimate
@@ -16,6 +15,7 @@ from gpuledger.memory.timeline import Timeline
 from gpuledger.program.device import Device
 from gpuledger.program.local import Local
 from gpuledger.program.model import build
+from meshes import on_mesh, resolved
 
 
 def saved_in_block(run: Run) -> int:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_runs import random_run, with_settings
 
+from drawn_runs import random_run, with_settings
 from gpuledger.axes import Axis, parse_axis
 from gpuledger.cli.main import status_of
 from gpuledger.config import RunOptions, resolve_run
@@ -164,7 +164,7 @@ def test_axis(text: str, key: str, values: tuple[Any, ...]) -> None:
     ("seq_len=[1", "--over training.seq_len"),
 ])
 def test_wrong_axis_is_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match="error: .*") as refusal:
+    with pytest.raises(InputError, match="error: ") as refusal:
         list(map(str, parse_axis(text).values))
     assert message in refusal.value.problems[0].message
 
@@ -221,8 +221,8 @@ def test_command_writes_table_csv_and_chart(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ((), "nothing to vary"), (("--over", "seq_len=1", "--chart", "a.jpg"), "svg, png, pdf"),
-    (tuple(itertools.chain.from_iterable(("--over", text) for text in (
-        "seq_len=1,2", "micro_batch_size=1,2", "zero=0,1", "precision=bf16,fp32"))) + ("--chart", "a.svg"),
+    ((*itertools.chain.from_iterable(("--over", text) for text in (
+        "seq_len=1,2", "micro_batch_size=1,2", "zero=0,1", "precision=bf16,fp32")), "--chart", "a.svg"),
      "a chart of 4 varied keys"),
 ])
 def test_command_refuses_before_it_computes(arguments: tuple[str, ...], message: str,

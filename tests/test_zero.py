@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import pytest
-from drawn_runs import on_ranks, random_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_runs import on_ranks, random_run
 from gpuledger.config import RunOptions, resolve_run
 from gpuledger.errors import NotYetError
 from gpuledger.memory.peak import StepPeak

@@ -25,7 +25,7 @@ from rows import Row, recorded_rows  # noqa: E402
 from gpuledger.errors import GpuledgerError  # noqa: E402
 from gpuledger.estimate import device_of  # noqa: E402
 from gpuledger.memory.allocator import CachingAllocator  # noqa: E402
-from gpuledger.memory.frameworks import unmodelled  # noqa: E402
+from gpuledger.memory.frameworks.megatron.policy import unmodelled_megatron  # noqa: E402
 from gpuledger.memory.frameworks.megatron.runner import MegatronRunner  # noqa: E402
 from gpuledger.memory.pipeline.runner import stage_order, stage_programs  # noqa: E402
 
@@ -64,7 +64,7 @@ def scored(row: Row) -> Scored | Left:
         return Left(row.test_case, row.environment, "the number of GPUs is not recorded")
     try:
         run = row.run()
-        problems = list(unmodelled(run))
+        problems = list(unmodelled_megatron(run))
         if problems:
             return Left(row.test_case, row.environment, problems[0].message)
         stage = run.parallel.pp - 1

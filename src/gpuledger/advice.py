@@ -166,7 +166,7 @@ def _zero_stages(base: Estimate) -> Iterator[Change]:
 
 def _recompute(base: Estimate) -> Iterator[Change]:
     training = base.run.training
-    modes = {"none": ["selective", {"every": 2}, "full"], "selective": ["full"]}
+    modes: dict[str, list[Any]] = {"none": ["selective", {"every": 2}, "full"], "selective": ["full"]}
     for mode in modes.get(str(training.recompute), []):
         run = changed(base.run, {"training.recompute": mode})
         extra = _extra_flops(base, run)

@@ -15,7 +15,7 @@ def optimizer_states(weight: Tensor, training: Training) -> tuple[Tensor, ...]:
 
     Ref: torch/optim/{sgd,adam,adafactor,_muon}.py; Lion 2302.06675; bitsandbytes/optim/optimizer.py.
     """
-    kind = training.optimizer
+    kind: str = training.optimizer
     if kind == "muon":
         kind = "momentum" if muon_updates(weight) else "adamw"
     if kind == "sgd":

@@ -5,6 +5,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..estimate import Estimate, Memory
+from ..memory.peak import Live
+from ..memory.states import State
 from .step_time import time_content
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ def content(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> dict[str, An
 def memory(estimate: Estimate) -> dict[str, Any]:
     """One row per pipeline stage; the terms of a row add up to its peak_allocated_bytes."""
     m = estimate.memory
-    return {"by_stage": [stage_row(stage) for stage in estimate.by_stage], "worst_stage": m.stage, "context_bytes": m.context_bytes,
+    return {"by_stage": [stage_row(stage) for stage in estimate.by_stage],
+            "worst_stage": m.stage, "context_bytes": m.context_bytes,
             "nccl_bytes": m.nccl_bytes, "device_used_bytes": m.device_used_bytes,
             "capacity_bytes": m.capacity_bytes, "headroom_bytes": m.headroom_bytes,
             "fits": m.fits, "num_alloc_retries": m.num_alloc_retries, "host_bytes": None}
@@ -68,9 +71,10 @@ def stage_row(m: Memory) -> dict[str, Any]:
 def entries(estimate: Estimate) -> list[dict[str, Any]]:
     """What is live at the peak instant, kind by kind; with rounding they add up to the allocated peak."""
     instant = estimate.memory.peak_instant
+    listed: tuple[State | Live, ...] = (*estimate.states, *estimate.live)
     rows = [{"name": e.name, "category": e.category, "instant": instant, "count": e.count,
              "bytes": int(e.nbytes), "flops": None, "equation": e.equation, "detail": e.detail}
-            for e in (*estimate.states, *estimate.live)]
+            for e in listed]
     rows.append({"name": "allocator rounding and unsplit tails", "category": "buffers",
                  "instant": instant, "count": 1, "bytes": estimate.memory.rounding_bytes, "flops": None,
                  "equation": "A1", "detail": "requests rounded up to 512 bytes; tails that are not split"})

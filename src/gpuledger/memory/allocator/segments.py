@@ -79,8 +79,7 @@ def _segment(blocks: list[Block]) -> SegmentRecord:
 
 def _block(block: Block) -> BlockRecord:
     state: BlockState
-    if not block.in_use:
-        state = "inactive"
-    else:
+    state = "inactive"
+    if block.in_use:
         state = "active_pending_free" if block.events else "active_allocated"
     return BlockRecord(block.address, block.size, block.requested_bytes, state, block.label)

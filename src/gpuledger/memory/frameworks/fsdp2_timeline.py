@@ -293,7 +293,7 @@ class FSDP2Timeline(GroupTimeline):
                 self.grads[weight] = memory.hold(number)
         memory.drop(number)
 
-    def earlier_gradients(self, *, kept: bool) -> None:
+    def earlier_gradients(self, *, kept: bool, only: set[Tensor] | None = None) -> None:
         """Sharded ones, or whole ones where nothing is reduced before the last micro-batch. [W8]"""
         self.make_groups()
         memory = self.memory

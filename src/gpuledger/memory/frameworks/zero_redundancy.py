@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer: each rank updates whole parameters of its own, under DDP. [R1]
+"""ZeroRedundancyOptimizer: each rank updates whole parameters of its own, under DDP. [B6]
 
 Ref: torch/distributed/optim/zero_redundancy_optimizer.py (_partition_parameters, step).
 """
@@ -25,7 +25,7 @@ class ZeroRedundancy(DDP):
     ranks: int = 1
     rank: int | None = None
 
-    equation = "R1"
+    equation = "B6"
 
     @property
     def scales_in_step(self) -> bool:
@@ -42,7 +42,7 @@ class ZeroRedundancy(DDP):
 
 
 def partition(weights: Sequence[Tensor], ranks: int) -> list[list[Tensor]]:
-    """Largest first, each to the rank that has least so far, the first of several. [R1]"""
+    """Largest first, each to the rank that has least so far, the first of several. [B6]"""
     parts: list[list[Tensor]] = [[] for _ in range(ranks)]
     sizes: list[Size] = [0] * ranks
     for weight in sorted(weights, key=lambda weight: weight.numel, reverse=True):

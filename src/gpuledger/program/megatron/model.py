@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuledger.config.training import Training
 
 from ..program import INCOMING, Op, Tape
-from ..tensor import Tensor
+from ..tensor import Move, Tensor
 from .attention import BACKENDS, core, heads_of
 from .linears import (
     Layout,
@@ -120,11 +120,11 @@ def output_layer(tape: Tape, layout: Layout, weight: Tensor, x: Tensor) -> Tenso
     """Megatron's own linear, with cuBLAS's workspaces even beside Transformer Engine. [M9]"""
     v, h = weight.shape
     logits, dx, dw = Tensor("logits", (layout.tokens, v), x.dtype), x.gradient(), weight.gradient()
-    backward = (+dx, +dw)
+    backward: tuple[Move, ...] = (+dx, +dw)
     if layout.gathers:
         whole = Tensor("d(gathered x)", (layout.tokens, h), x.dtype)
         backward = (+whole, +dw, +dx, -whole)
-    reads = (x, weight)
+    reads: tuple[Tensor, ...] = (x, weight)
     if layout.gathers:
         reads = (*reads, shared_buffer(2 * layout.tokens * h))
     flops = 2 * layout.tokens * v * h

@@ -49,7 +49,7 @@ def chunks_of(programs: Sequence[Program], weights: Sequence[Sequence[Tensor]], 
     stages the embedding itself is shared too."""
     tied = run.model.tie_embeddings and run.parallel.pp > 1
     found = []
-    for program, of_chunk in zip(programs, weights, strict=True):
+    for of_chunk in weights:
         shared = [w for w in of_chunk if w.name in ("word_embeddings.weight", "output_layer.weight")]
         found.append(Chunk(tuple(of_chunk), shared[0] if tied and shared else None))
     return found
