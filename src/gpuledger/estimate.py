@@ -229,7 +229,9 @@ def warnings_of(run: Run, memory: Memory) -> tuple[str, ...]:
             f"the CUDA context of {run.cluster.gpu.name} is not known and not included "
             "(published for other GPUs: 0.25 to 0.9 GiB)")
     if memory.nccl_bytes is None:
-        warnings.append("NCCL's buffers and a framework's buckets are not modelled yet and not included")
+        unnamed = run.parallel.framework in (None, "single")
+        also = ", nor are the buckets and gathers of a framework: none is named" if unnamed else ""
+        warnings.append(f"NCCL's buffers are not modelled yet and not included{also}")
     if memory.num_alloc_retries:
         warnings.append(f"it fits only after the allocator gave cached memory back "
                         f"{memory.num_alloc_retries} times in the first steps: expect stalls")
