@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from emulated_devices import A100_80GB, H100_80GB
 from programs.fused_part_records import LOSSES, records
+from test_engine_streams import self_check
 
 from gpuledger.memory.timeline import Timeline
 from gpuledger.program.device import Device
 from gpuledger.program.model import Program, Stage, build
 from gpuledger.torch_runs.self_check.compare import peak_and_end
-from test_streams import self_check
 
 PROGRAM = Path(__file__).parent / "programs" / "fused_parts.py"
 BLOCK, HEAD = Stage(0, 1, embedding=False, head=False), Stage(0, 0, embedding=False)
