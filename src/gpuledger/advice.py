@@ -55,7 +55,8 @@ class Advice:
 def advise(base: Estimate) -> tuple[Advice, ...]:
     """The cheapest changes that make the run fit, fewest settings first; empty if none was found.
 
-    Each candidate is a whole estimate of the changed run; the answers are replayed through the allocator.
+    Each candidate is a whole estimate of the changed run; the answers are replayed through the allocator,
+    but for 8-bit optimizers.
     """
     singles = list(single_changes(base))
     states = StatesBytes()
@@ -97,12 +98,18 @@ def _tried(base: Estimate, change: Change, states: StatesBytes) -> Advice | None
         states.walks += 1
         if not fits_surely(estimate(run, convention=base.flops.convention)):
             return None
-        after = estimate(run, convention=base.flops.convention, replay=True)
+        # the stream of the sliced 8-bit update is too long to replay while somebody waits
+        sliced = run.training.optimizer == "adamw-8bit"
+        after = estimate(run, convention=base.flops.convention, replay=not sliced)
     except GpuledgerError:
         return None
     if not fits_surely(after):
         return None
-    return Advice(change, after, base.memory.device_used_bytes - after.memory.device_used_bytes)
+    if sliced:
+        saved = base.memory.peak_allocated_bytes - after.memory.peak_allocated_bytes
+    else:
+        saved = base.memory.device_used_bytes - after.memory.device_used_bytes
+    return Advice(change, after, saved)
 
 
 def fits_surely(result: Estimate) -> bool:

@@ -19,7 +19,8 @@ def adamw_8bit(update: Update) -> Moves:
     """Ref: torch_runs/eight_bit_adam.py. Code tables come with the first quantized parameter. [O13]
     """
     tables = update.first
-    for weight in update.weights:
+    weights = list({w.shape: w for w in update.weights}.values()) if update.brief else update.weights
+    for weight in weights:
         n = weight.numel
         quantized = n >= SMALLEST_QUANTIZED
         states = optimizer_states(weight, update.training) if update.first else ()
@@ -29,7 +30,7 @@ def adamw_8bit(update: Update) -> Moves:
             tables = False
         yield from (+state for state in states[2:])
         if quantized:
-            yield from sliced(weight)
+            yield from sliced(weight, brief=update.brief)
         else:
             yield from arithmetic(weight, n)
 
@@ -38,11 +39,14 @@ def vector(name: str, n: Size, dtype: str = "float32") -> Tensor:
     return Tensor(name, (n,), dtype)
 
 
-def sliced(weight: Tensor) -> Moves:
+def sliced(weight: Tensor, *, brief: bool) -> Moves:
     """Slice by slice of whole blocks; both moments in fp32 live until the next slice's are there.
+
+    brief: from the second slice on all are alike but the last.
     """
     variables = Variables()
-    for begin in range(0, weight.numel, SLICE):
+    begins = range(0, weight.numel, SLICE)
+    for begin in dict.fromkeys((*begins[:3], begins[-1])) if brief else begins:
         n = min(SLICE, weight.numel - begin)
         moments = [vector(f"moment {i}", n) for i in (1, 2)]
         for moment in moments:

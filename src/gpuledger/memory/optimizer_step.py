@@ -28,10 +28,11 @@ class OptimizerStep:
         self.weights = weights
         self.training = training
         self.device = device
+        self.brief = False                   # the highest level is wanted, not the stream
 
     def step(self, *, first: bool = False) -> None:
         """One update: in the first one states are made, and stay."""
-        update = Update(self.weights, self.training, self.device, first)
+        update = Update(self.weights, self.training, self.device, first, self.brief)
         self.memory.play(RULES[rule(self.training)](update), "optimizer")
 
 

@@ -150,6 +150,7 @@ class StepPeak:
         """The optimizer on these weights of this rank, and the highest level of its temporaries."""
         update_alone = replace(self.program, root=Part("update"), weights=weights)
         runner = self.policy.runner(update_alone, self.training, 1)
+        runner.optimizer.brief = True
         runner.update(first=False)
         live = best = position = 0
         for i, (sign, _, nbytes) in enumerate(runner.memory.events):

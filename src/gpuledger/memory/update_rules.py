@@ -20,12 +20,17 @@ Moves = Iterator[Move]
 
 @dataclass(frozen=True)
 class Update:
-    """weights: what is updated, in order. first: states do not exist yet."""
+    """weights: what is updated, in order. first: states do not exist yet.
+
+    brief: an optimizer that has nothing of one parameter left when it begins the next may leave out
+    what repeats; the highest level is the same, the stream is not.
+    """
 
     weights: Sequence[Tensor]
     training: Training
     device: Device
     first: bool
+    brief: bool = False
 
     def of(self, weights: Sequence[Tensor]) -> Update:
         """The same update of other weights."""
