@@ -28,6 +28,7 @@ from .memory.states import State
 from .program.device import Device
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
+SIDE_STREAMS = ("fsdp2", "deepspeed")      # frameworks whose segments belong to several streams
 
 
 
@@ -230,8 +231,11 @@ def warnings_of(run: Run, memory: Memory) -> tuple[str, ...]:
             "(published for other GPUs: 0.25 to 0.9 GiB)")
     if memory.nccl_bytes is None:
         unnamed = run.parallel.framework in (None, "single")
-        also = ", nor are the buckets and gathers of a framework: none is named" if unnamed else ""
+        also = ", nor are a framework's own buffers: no framework is named" if unnamed else ""
         warnings.append(f"NCCL's buffers are not modelled yet and not included{also}")
+    if run.parallel.framework in SIDE_STREAMS and memory.peak_reserved_bytes is not None:
+        warnings.append(f"{run.parallel.framework} allocates on streams of its own, which are replayed as one: "
+                        "reserved bytes are a lower bound")
     if memory.num_alloc_retries:
         warnings.append(f"it fits only after the allocator gave cached memory back "
                         f"{memory.num_alloc_retries} times in the first steps: expect stalls")
