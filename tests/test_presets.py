@@ -16,7 +16,7 @@ from gpuledger.config import (
     load_model,
     resolve_run,
 )
-from gpuledger.config.presets import KINDS, aliases, presets_folder, read_preset, simplified
+from gpuledger.config.presets import KINDS, aliases, read_preset, simplified
 from gpuledger.errors import InputError
 
 # Totals of the published checkpoints (safetensors metadata, model cards, papers).
@@ -186,4 +186,3 @@ def test_the_wheel_carries_the_presets(tmp_path):
         [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")},
         capture_output=True, text=True, check=True, timeout=60)
     assert answer.stdout.split() == [str(tmp_path / "site" / "gpuledger" / "_presets"), "12"]
-    assert presets_folder() == root / "presets"
