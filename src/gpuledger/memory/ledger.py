@@ -89,6 +89,16 @@ class Memory:
         if number is not None:
             self.drop(number)
 
+    def live(self, end: int, begin: int = 0) -> list[int]:
+        """Numbers of what events begin ... end - 1 allocate and do not free, oldest first."""
+        numbers: dict[int, None] = {}
+        for sign, number, _ in self.events[begin:end]:
+            if sign > 0:
+                numbers[number] = None
+            else:
+                del numbers[number]
+        return list(numbers)
+
     def play(self, moves: Iterable[Move], category: str | None = None) -> None:
         """Run a script of moves; scratch of no bytes is not asked for."""
         for move in moves:

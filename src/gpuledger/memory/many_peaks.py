@@ -17,11 +17,11 @@ from gpuledger.config.run import Run
 from gpuledger.program.device import Device
 from gpuledger.program.sizes import MixedSizes, Size, uniformly
 
+from .allocator.sizes import MIN_BLOCK_BYTES
 from .group_timeline import GroupTimeline
 from .ledger import CATEGORIES, Memory
 from .peak import Live, StepPeak, live_of_update
 from .peak_bytes import PeakBytes, peak_bytes, rounding_bytes
-from .states import BLOCK_BYTES
 
 SIZES = (
     ("training", "seq_len"),
@@ -211,20 +211,9 @@ class _Accounts:
 
     def _live(self, position: int) -> tuple[dict[str, Array], Array]:
         """Bytes by category, and what rounding adds, of what is live after so many events."""
-        numbers = live_numbers(self.memory, position)
-        rounding = (-self.sizes[numbers] % BLOCK_BYTES * self.weights[numbers, None]).sum(axis=0)
+        numbers = np.array(self.memory.live(position), dtype=np.int64)
+        rounding = (-self.sizes[numbers] % MIN_BLOCK_BYTES * self.weights[numbers, None]).sum(axis=0)
         of = np.array([self.memory.categories[number] for number in numbers])
         return {
             name: self.weighted[numbers[of == name]].sum(axis=0) for name in CATEGORIES
         }, rounding
-
-
-def live_numbers(memory: Memory, position: int) -> Array:
-    """Allocations alive after so many events."""
-    numbers: dict[int, None] = {}
-    for sign, number, _ in memory.events[:position]:
-        if sign > 0:
-            numbers[number] = None
-        else:
-            del numbers[number]
-    return np.array(list(numbers), dtype=np.int64)

@@ -162,15 +162,9 @@ class StepPeak:
     def _live(self, memory: Memory, position: int, begin: int = 0) -> list[Live]:
         """Tensors made from event number `begin` on and live after `position` events, equal ones counted
         together."""
-        numbers: dict[int, None] = {}
-        for sign, number, _ in memory.events[begin:position]:
-            if sign > 0:
-                numbers[number] = None
-            else:
-                del numbers[number]
         counts: Counter[LiveKey] = Counter()
         sizes: dict[LiveKey, tuple[Size, str]] = {}
-        for number in numbers:
+        for number in memory.live(position, begin):
             tensor, layer = memory.tensors[number], memory.layers[number]
             detail = f"{tuple(tensor.shape)} {tensor.dtype}"
             key = (memory.categories[number], tensor.name, detail, layer is not None)
@@ -198,14 +192,8 @@ class StepPeak:
 
 def live_of_update(memory: Memory, position: int) -> list[Live]:
     """Temporaries of the optimizer at its own peak."""
-    numbers: dict[int, None] = {}
-    for sign, number, _ in memory.events[:position]:
-        if sign > 0:
-            numbers[number] = None
-        else:
-            del numbers[number]
     totals: dict[tuple[str, str], list[Size]] = {}
-    for number in numbers:
+    for number in memory.live(position):
         key = memory.categories[number], memory.tensors[number].name
         totals.setdefault(key, []).append(memory.sizes[number])
     return [Live(category, name, len(sizes), sum(sizes), "O7", "temporaries of the update")

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from gpuledger.program.sizes import Size
 
+from .allocator.sizes import MIN_BLOCK_BYTES
 from .ledger import CATEGORIES
 from .peak import Live, Peak
-from .states import BLOCK_BYTES, State
+from .states import State
 
 
 @dataclass(frozen=True)
@@ -34,4 +35,4 @@ def rounding_bytes(entry: State | Live) -> Size:
     if isinstance(entry, State):
         return entry.rounding_bytes
     each = entry.nbytes // entry.count
-    return entry.count * (-each % BLOCK_BYTES)
+    return entry.count * (-each % MIN_BLOCK_BYTES)

@@ -14,12 +14,12 @@ from gpuledger.program.sizes import Size
 from gpuledger.program.tables import tables
 from gpuledger.program.tensor import ITEMSIZE, Tensor, scratch
 
+from .allocator.sizes import MIN_BLOCK_BYTES
 from .eight_bit import CODES
 from .optimizer_states import optimizer_states
 from .policy import Counted, Kept, Policy, Share
 from .step import batch
 
-BLOCK_BYTES = 512                                    # the allocator's unit (c10: kMinBlockSize)
 WHOLE_MATRIX_OPTIMIZERS = ("adafactor", "muon")      # their states do not follow from a flat part
 
 
@@ -77,7 +77,7 @@ def _state(category: str, name: str, shares: Sequence[Share], equation: str) -> 
     for share in shares:
         local, count = share.local, share.count
         nbytes += count * local.nbytes
-        rounding += count * (-local.nbytes % BLOCK_BYTES)
+        rounding += count * (-local.nbytes % MIN_BLOCK_BYTES)
         padding += count * share.padding_elements * ITEMSIZE[local.dtype]
         elements += count * share.whole_elements
         number += count
@@ -90,7 +90,7 @@ def kept_states(kept: Iterable[Kept]) -> list[State]:
     """What a framework keeps through the whole step."""
     return [
         State(k.category, k.name, len(k.tensors), sum(t.nbytes for t in k.tensors), 0,
-              sum(-t.nbytes % BLOCK_BYTES for t in k.tensors), k.equation, k.detail)
+              sum(-t.nbytes % MIN_BLOCK_BYTES for t in k.tensors), k.equation, k.detail)
         for k in kept]
 
 
@@ -116,6 +116,6 @@ def _named(name: str, tensors: Iterable[Tensor], equation: str = "S14") -> list[
     if not listed:
         return []
     detail = " + ".join(dict.fromkeys(f"{t.name} {tuple(t.shape)} {t.dtype}" for t in listed))
-    rounding = sum(-t.nbytes % BLOCK_BYTES for t in listed)
+    rounding = sum(-t.nbytes % MIN_BLOCK_BYTES for t in listed)
     nbytes = sum(t.nbytes for t in listed)
     return [State("buffers", name, len(listed), nbytes, 0, rounding, equation, detail)]

@@ -6,13 +6,10 @@ cannot be viewed so; a gradient that arrives with other strides is made contiguo
 """
 from __future__ import annotations
 
-from typing import Final
-
 from .sizes import Size, uniformly
 
 Shape = tuple[Size, ...]
 Strides = tuple[Size, ...] | None
-CONTIGUOUS: Final = None
 
 
 class CopyNeeded(Exception):  # noqa: N818 (not an error: the answer "no view exists")
@@ -30,7 +27,7 @@ def dense_strides(shape: Shape) -> tuple[Size, ...]:
 
 
 def normal(shape: Shape, strides: Strides) -> Strides:
-    """CONTIGUOUS if these strides are; dimensions of size 1 do not matter
+    """None (contiguous) if these strides are; dimensions of size 1 do not matter
     (TensorImpl::is_contiguous)."""
     if strides is None:
         return None

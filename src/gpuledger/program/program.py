@@ -146,11 +146,6 @@ class Part:
     checkpoint: bool = False
     layer: int | None = None
 
-    @property
-    def holds(self) -> tuple[Tensor, ...]:
-        """In the order in which the call lets go of them."""
-        return (*self.locals, *self.arguments)
-
     def ops(self) -> Iterator[Op]:
         """All operators inside, in program order."""
         for item in self.body:

@@ -54,12 +54,6 @@ def measure_emulated(run: Run, options: Options) -> dict[str, Any]:
     return measure_in_child(run, options, environment_of(run.cluster.gpu))
 
 
-def measure_real(run: Run, options: Options) -> dict[str, Any]:
-    """The report of a run on this machine's first visible GPU. Raises as measure_emulated."""
-    require_torch("validate")
-    return measure_in_child(run, options, dict(os.environ))
-
-
 def environment_of(gpu: Gpu) -> dict[str, str]:
     """The environment of a process that sees one emulated GPU of this kind."""
     return emulated_environment(device_from_gpu(gpu))

@@ -48,8 +48,3 @@ class CounterMeter:
     def next_step(self) -> None:
         """The boundaries that follow belong to the next step."""
         self.step += 1
-
-
-def peak_boundary(boundaries: list[Boundary], counter: str = "requested_bytes") -> Boundary:
-    """The boundary that ends the phase with the highest peak; the first such phase."""
-    return max(boundaries, key=lambda boundary: boundary.peak[counter])

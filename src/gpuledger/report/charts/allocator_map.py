@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.patches import Rectangle
 
 from gpuledger.units import GIB, gib
 
@@ -174,18 +173,7 @@ def draw_key(frame: Frame, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
     for line in lines:
         x = frame.body.left
         for kind, text in line:
-            frame.figure.patches.append(
-                Rectangle(
-                    (x / WIDTH_INCHES, y / frame.height),
-                    0.09 / WIDTH_INCHES,
-                    0.09 / frame.height,
-                    transform=frame.figure.transFigure,
-                    facecolor=COLOUR_OF[kind],
-                    edgecolor=MUTED,
-                    linewidth=0.4,
-                    hatch="//////" if kind == "free" else None,
-                )
-            )
+            frame.swatch(x, y, COLOUR_OF[kind], "//////" if kind == "free" else None)
             frame.text(x + SWATCH_WIDTH, y - 0.012, text, va="bottom", fontsize=SMALL_POINTS)
             x += key_width((kind, text))
         y -= KEY_LINE

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ft2font import FT2Font, LoadFlags
+from matplotlib.patches import Rectangle
 
 from .style import (
     DOTS_PER_INCH,
@@ -24,6 +25,7 @@ from .style import (
 
 MARGIN = 0.12  # inches of paper around everything
 LINE = 1.3  # height of a line of text in units of its size
+SWATCH = 0.09  # side of a colour square in a key
 POINTS_PER_INCH, SUBPIXELS = 72, 64
 
 
@@ -84,6 +86,21 @@ class Frame:
     def text(self, x: float, y: float, text: str, **how: object) -> None:
         """Text at inches from the lower left corner of the figure."""
         self.figure.text(x / WIDTH_INCHES, y / self.height, text, **how)  # type: ignore[arg-type]
+
+    def swatch(self, x: float, y: float, colour: str, hatch: str | None = None) -> None:
+        """A small square of a colour in a key, its lower left corner at these inches."""
+        self.figure.patches.append(
+            Rectangle(
+                (x / WIDTH_INCHES, y / self.height),
+                SWATCH / WIDTH_INCHES,
+                SWATCH / self.height,
+                transform=self.figure.transFigure,
+                facecolor=colour,
+                edgecolor=MUTED,
+                linewidth=0.4,
+                hatch=hatch,
+            )
+        )
 
     @property
     def width(self) -> float:

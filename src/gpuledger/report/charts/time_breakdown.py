@@ -10,12 +10,10 @@ from matplotlib.patches import Rectangle
 from .chart import Chart
 from .layout import Body, Frame, Heading, spread, text_width, wrapped
 from .style import (
-    MUTED,
     PAPER,
     SMALL_POINTS,
     TEXT_POINTS,
     TIME_COLOURS,
-    WIDTH_INCHES,
     styled,
     text_on,
 )
@@ -125,15 +123,5 @@ def draw_key(frame: Frame, step: StepTime, colours: Mapping[str, str], inches: f
         names, spread(centres, widths, 0, frame.width, 0.14), widths, strict=True
     ):
         x = frame.body.left + place - width / 2
-        frame.figure.patches.append(
-            Rectangle(
-                (x / WIDTH_INCHES, y / frame.height),
-                0.09 / WIDTH_INCHES,
-                0.09 / frame.height,
-                transform=frame.figure.transFigure,
-                facecolor=colours[name],
-                edgecolor=MUTED,
-                linewidth=0.4,
-            )
-        )
+        frame.swatch(x, y, colours[name])
         frame.text(x + 0.13, y - 0.01, name, va="bottom", fontsize=TEXT_POINTS)

@@ -11,8 +11,6 @@ from ...ledger import Memory
 from ...pipeline.runner import (
     OF_ONE_MICRO_BATCH,
     Flight,
-    repeating_micro_batches,
-    stage_order,
 )
 from ...pipeline.schedules import BACKWARD, FORWARD, Pass
 from .overheads import cublas_workspaces, engine_workspace, kept_biases, scalars
@@ -129,12 +127,3 @@ class MegatronRunner:
         if not self.moments:
             for first, second in zip(*(kept.tensors for kept in rank.moments()), strict=True):
                 self.moments += [memory.allocate(first, "optimizer"), memory.allocate(second, "optimizer")]
-
-
-def megatron_run(run: Run, programs: Program | list[Program], steps: int, stage: int = 0) -> MegatronRunner:
-    """A rank of a stage, built, after so many steps."""
-    programs = programs if isinstance(programs, list) else [programs]
-    runner = MegatronRunner(run, programs, stage_order(run, stage, repeating_micro_batches(run)), stage)
-    for _ in range(steps):
-        runner.step()
-    return runner

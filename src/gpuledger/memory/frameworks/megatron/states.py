@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from gpuledger.config.parallelism import Parallelism
 from gpuledger.program.tensor import ITEMSIZE, Tensor
 
-from ...states import BLOCK_BYTES, State
+from ...allocator.sizes import MIN_BLOCK_BYTES
+from ...states import State
 from .buffers import Buffer, bucket_elements, lay_out, shard_ranks
 
 
@@ -119,6 +120,6 @@ def decays(weight: Tensor) -> bool:
 def as_states(kept: Iterable[Kept]) -> list[State]:
     """Rows of the ledger."""
     return [State(k.category, k.name, len(k.tensors), sum(int(t.nbytes) for t in k.tensors),
-                  k.padding_bytes, sum(int(-t.nbytes % BLOCK_BYTES) for t in k.tensors), "M13",
+                  k.padding_bytes, sum(int(-t.nbytes % MIN_BLOCK_BYTES) for t in k.tensors), "M13",
                   f"{sum(int(t.numel) for t in k.tensors):,} elements of {k.tensors[0].dtype}")
             for k in kept if k.tensors]
