@@ -87,4 +87,4 @@ def padded_vocab_size(vocab_size: int, parallel: Parallelism) -> int:
     multiple = parallel.tp
     if parallel.framework == "megatron":
         multiple *= parallel.megatron.make_vocab_size_divisible_by
-    return int(round_up(vocab_size, multiple))
+    return round_up(vocab_size, multiple)
