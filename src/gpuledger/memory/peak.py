@@ -4,6 +4,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
@@ -60,15 +61,20 @@ class StepPeak:
     def __init__(self, run: Run, device: Device, part: Stage | None = None):
         self.run, self.policy = run, policy_of(run.parallel)
         self.training = self.policy.computed(run.training)
-        as_computed = run.model_copy(update={"training": self.training})
+        self.device = device
         self.part = part or Stage(0, run.model.num_layers)
         self.walk = plan_walk(run.model, self.training, self.policy, self.part.num_layers)
         self.program = self.policy.build(run, device, self.part, self.walk.num_layers)
         self.weights = all_weights(self.program, self.walk)
         self.counted = counted_weights(self.program, self.walk)
-        self.states = (*model_states(self.counted, self.training, self.policy),
-                       *kept_states(self.policy.kept(self.weights, self.training)),
-                       *step_constants(*constants_of(as_computed), device))
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """What lives through the whole step."""
+        as_computed = self.run.model_copy(update={"training": self.training})
+        return (*model_states(self.counted, self.training, self.policy),
+                *kept_states(self.policy.kept(self.weights, self.training)),
+                *step_constants(*constants_of(as_computed), self.device))
 
     @property
     def states_bytes(self) -> Size:
