@@ -75,7 +75,7 @@ def test_whole_matrix_optimizers_are_refused_under_zero(optimizer: str) -> None:
     run = on_ranks(random_run(1, training__optimizer=optimizer, training__amsgrad=False, training__momentum=0.0,
                               training__optimizer_implementation="for-loop"), 4, 1)
     with pytest.raises(NotYetError, match=f"optimizer {optimizer}"):
-        StepPeak(run, Device())
+        StepPeak(run, Device()).find()
 
 
 STATE_BYTES_PER_PARAMETER = [

@@ -13,6 +13,7 @@ from gpuledger.program.program import Part
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
+from .allocator.sizes import MIN_BLOCK_BYTES
 from .frameworks import policy_of
 from .group_timeline import GroupTimeline
 from .layers import Walk, plan_walk
@@ -27,7 +28,10 @@ LiveKey = tuple[str, str, str, bool]        # category, name, detail, in a layer
 
 @dataclass(frozen=True)
 class Live:
-    """Tensors of one kind that are live at the peak instant."""
+    """Tensors of one kind that are live at the peak instant.
+
+    rounding_bytes: what 512-byte blocks add, where the tensors are not all of one size.
+    """
 
     category: str
     name: str
@@ -35,6 +39,7 @@ class Live:
     nbytes: Size
     equation: str
     detail: str
+    rounding_bytes: Size | None = None
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,13 @@ class StepPeak:
 
     def find(self) -> Peak:
         """The higher of the micro-batch's peak and the optimizer's."""
+        persistent = self.states_bytes                # refuses what no rank can keep
         if not self.policy.walks_layers_once:
             return self._peak_of_whole_step()
         timeline = self._walk()
         level, position = self._highest(timeline.memory)
         end = self._level_at_end(timeline.memory)
         runner, update_level, update_position = self.update_of(self.weights)
-        persistent = self.states_bytes
         if end + update_level > level:
             live = [*self._live(timeline.memory, len(timeline.memory.events)),
                     *live_of_update(runner.memory, update_position)]
@@ -116,8 +121,7 @@ class StepPeak:
         """Every event of a step whose first, middle and last micro-batch are walked."""
         runner = self.policy.runner(self.program, self.training,
                                     min(self.run.num_microbatches, DIFFERENT_MICRO_BATCHES))
-        if not self.training.set_to_none:
-            runner.timeline.earlier_gradients(kept=True)
+        runner.resume()
         runner.step()
         level, position = self._highest(runner.memory)
         live = self._live(runner.memory, position)
@@ -202,7 +206,8 @@ def live_of_update(memory: Memory, position: int) -> list[Live]:
     for number in memory.live(position):
         key = memory.categories[number], memory.tensors[number].name
         totals.setdefault(key, []).append(memory.sizes[number])
-    return [Live(category, name, len(sizes), sum(sizes), "O7", "temporaries of the update")
+    return [Live(category, name, len(sizes), sum(sizes), "O7", "temporaries of the update",
+                 sum(-size % MIN_BLOCK_BYTES for size in sizes))
             for (category, name), sizes in totals.items()]
 
 

@@ -31,8 +31,9 @@ def peak_bytes(peak: Peak) -> PeakBytes:
 
 
 def rounding_bytes(entry: State | Live) -> Size:
-    """What rounding each tensor up to 512 bytes adds, for `count` tensors of one size. [A1]"""
-    if isinstance(entry, State):
+    """What rounding each tensor up to 512 bytes adds; of one size where nothing else is said. [A1]"""
+    if entry.rounding_bytes is not None:
         return entry.rounding_bytes
+    assert isinstance(entry, Live)
     each = entry.nbytes // entry.count
     return entry.count * (-each % MIN_BLOCK_BYTES)
