@@ -58,7 +58,7 @@ class ChunkWalk(StepPeak):
         return self.walked[key]
 
     def _walk_passes(self, earlier: str, *, split: bool) -> tuple[GroupTimeline, dict[str, Phase]]:
-        timeline = self._timeline_after(earlier)
+        timeline = self.timeline_after(earlier)
         timeline.split = split
         gradients = self._level_at_end(timeline.memory)
         phases, start = {}, len(timeline.memory.events)
@@ -81,7 +81,7 @@ class ChunkWalk(StepPeak):
             start = phases[kind].end
         return timeline, phases
 
-    def _timeline_after(self, earlier: str) -> GroupTimeline:
+    def timeline_after(self, earlier: str) -> GroupTimeline:
         """A timeline that holds the gradients that earlier micro-batches left."""
         if earlier == SOME:
             self.passes(NONE, split=True)  # finds out which
@@ -118,7 +118,7 @@ class ChunkWalk(StepPeak):
 
     def gradient_entries(self, earlier: str) -> list[Live]:
         """The gradients that earlier micro-batches left."""
-        timeline = self._timeline_after(earlier)
+        timeline = self.timeline_after(earlier)
         return self.live_at(timeline, len(timeline.memory.events))
 
     def name_of(self, timeline: GroupTimeline, position: int, first_layer: int) -> str:
@@ -172,6 +172,10 @@ class StagePeak:
         update = self._update()
         if update.requested_bytes > best.level + self.states_bytes:
             return update
+        return self._peak_of(best)
+
+    def _peak_of(self, best: Moment) -> Peak:
+        """The account of a moment."""
         chunk = self.chunks[best.step.chunk]
         timeline, phases = chunk.passes(best.earlier, split=best.split)
         position = phases[best.step.kind].position
@@ -179,7 +183,7 @@ class StagePeak:
         live = (*chunk.live_at(timeline, position), *self._waiting(best))
         return Peak(int(self.states_bytes + best.level), instant, live, self.states)
 
-    def _moments(self) -> Iterator[_Moment]:
+    def _moments(self) -> Iterator[Moment]:
         """Each pass of the step with the highest level in it; equal ones once."""
         seen: set[object] = set()
         kept = NONE if self.training.set_to_none else ALL
@@ -203,8 +207,8 @@ class StagePeak:
 
     def _moment(
         self, step: Pass, forwarded: dict[int, int], waiting: dict[int, int], left: dict[int, str]
-    ) -> _Moment:
-        moment = _Moment(0, step, forwarded, waiting, left)
+    ) -> Moment:
+        moment = Moment(0, step, forwarded, waiting, left)
         _, phases = self.chunks[step.chunk].passes(moment.earlier, split=moment.split)
         level = phases[step.kind].level
         level += sum(n * self.chunks[c].held(FORWARD) for c, n in forwarded.items() if n)
@@ -219,7 +223,7 @@ class StagePeak:
             self.gradients_bytes[key] = sum(entry.nbytes for entry in entries)
         return self.gradients_bytes[key]
 
-    def _waiting(self, moment: _Moment) -> Iterator[Live]:
+    def _waiting(self, moment: Moment) -> Iterator[Live]:
         """Entries of the micro-batches that wait at a moment, and of other chunks' gradients."""
         for counts, kind in ((moment.forwarded, FORWARD), (moment.waiting, BACKWARD)):
             for c, n in counts.items():
@@ -239,7 +243,7 @@ class StagePeak:
 
 
 @dataclass(frozen=True)
-class _Moment:
+class Moment:
     """A pass, what waits beside it, and the gradients that each chunk has by then."""
 
     level: Size
