@@ -18,6 +18,7 @@ from .config.run import Run
 from .errors import InputError, NotYetError, Problem
 from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
+from .memory.context import at_heaviest_rank
 from .memory.frameworks import unmodelled
 from .memory.peak import Live, Peak, StepPeak
 from .memory.peak_bytes import PeakBytes, peak_bytes
@@ -120,6 +121,7 @@ def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = F
     refuse_unmodelled(run)
     gpu = run.cluster.gpu
     device = device_of(run)
+    run = at_heaviest_rank(run, device)
     stages = list(finders(run, device))
     peaks = [finder.find() for finder in stages]
     worst = max(range(len(peaks)), key=lambda stage: peaks[stage].requested_bytes)

@@ -29,6 +29,7 @@ from .config.sources import Source
 from .config.training import Recompute
 from .errors import GpuledgerError
 from .estimate import Memory, device_of, estimate, memory_of, refuse_unmodelled
+from .memory.context import at_heaviest_rank
 from .memory.frameworks import policy_of
 from .memory.many_peaks import SIZES, find_peaks
 from .memory.peak import DIFFERENT_MICRO_BATCHES
@@ -175,6 +176,9 @@ def computed_task(
 def memories(runs: Sequence[Run]) -> list[Result]:
     """The memory of runs of one code path; what is refused is refused run by run."""
     device = device_of(runs[0])
+    if runs[0].parallel.cp > 1:                     # which rank needs most depends on the sizes
+        return [peak if isinstance(peak, GpuledgerError) else memory_of(run, peak)
+                for run, peak in ((run, alone(run)) for run in runs)]
     try:
         peaks: list[PeakBytes | GpuledgerError] = list(find_peaks(runs, device))
     except GpuledgerError:
@@ -199,7 +203,9 @@ def memories_of(runs: Sequence[Run]) -> list[Result]:
 def alone(run: Run) -> PeakBytes | GpuledgerError:
     """One run walked by itself."""
     try:
-        return max((peak_bytes(finder.find()) for finder in finders(run, device_of(run))),
+        device = device_of(run)
+        run = at_heaviest_rank(run, device)
+        return max((peak_bytes(finder.find()) for finder in finders(run, device)),
                    key=lambda peak: peak.requested_bytes)
     except GpuledgerError as error:
         return error

@@ -71,6 +71,10 @@ class Parallelism(Record):
     context_exchange: Literal["ring", "all-gather"] = Field(
         default="ring", description="how context-parallel ranks see each other's keys and values"
     )
+    cp_rank: int | None = Field(
+        default=None, ge=0, le=10**4,
+        description="context-parallel rank that is looked at; null: the one that needs most",
+    )
     schedule: Schedule | None = Field(
         default=None,
         description="order of the pipeline's passes; null: interleaved where vpp > 1, else 1f1b",
@@ -147,6 +151,11 @@ class Parallelism(Record):
             yield Problem(
                 "sequence_parallel: true splits over tp, but tp = 1",
                 "raise tp, or leave sequence_parallel out",
+            )
+        if self.cp_rank is not None and self.cp_rank >= self.cp:
+            yield Problem(
+                f"cp_rank = {self.cp_rank}, but there are cp = {self.cp} ranks",
+                f"use 0 to {self.cp - 1}, or leave cp_rank out",
             )
         yield from self._pipeline_problems()
         yield from self._framework_problems()

@@ -8,6 +8,8 @@ from gpuledger.config.run import Run
 from gpuledger.errors import Problem
 from gpuledger.program.local import padded_vocab_size
 
+from .context import context_problems
+
 PIPELINED = (None, "single", "megatron")
 
 
@@ -45,7 +47,8 @@ def unmodelled_sharding(run: Run) -> Iterator[Problem]:
             "use optimizer: adamw",
         )
     yield from _pipeline(run)
-    yield from _context(run)
+    if parallel.cp > 1 and parallel.framework != "megatron":
+        yield from context_problems(run)
 
 
 def _pipeline(run: Run) -> Iterator[Problem]:
@@ -67,16 +70,14 @@ def _pipeline(run: Run) -> Iterator[Problem]:
         yield Problem("keep_logits with pipeline stages is not modelled", "leave keep_logits out")
 
 
-def _context(run: Run) -> Iterator[Problem]:
-    parallel = run.parallel
-    if parallel.cp == 1:
-        return
-    yield Problem(f"cp = {parallel.cp}: this axis is not modelled yet", "use cp=1")
 
 
 def sharding_assumptions(run: Run) -> Iterator[str]:
     """What is padded, one line each."""
     parallel, model = run.parallel, run.model
+    if parallel.cp > 1 and parallel.framework != "megatron":
+        yield (f"{run.training.seq_len // parallel.cp:,} tokens of each sequence on a rank, in two pieces; "
+               f"context-parallel rank {parallel.cp_rank} of {parallel.cp}, which needs most")
     if parallel.tp == 1 and parallel.framework != "megatron":
         return
     padded = padded_vocab_size(model.vocab_size, parallel)

@@ -31,7 +31,7 @@ def attention(tape: Tape, x: Tensor, model: Model, training: Training, local: Lo
                 key = views.repeat_heads(tape, "key", key, local.num_heads)
                 value = views.repeat_heads(tape, "value", value, local.num_heads)
         tape.hold(query, key, value)
-        y = core(tape, Core.of_layer(model, training, layer), query, key, value)
+        y = core(tape, Core.of_layer(model, training, layer), local, (query, key, value))
         b, a, s, d = query.shape
         y = views.transpose(tape, "heads last", y, 1, 2)
         y = views.contiguous(tape, "heads merged", y)

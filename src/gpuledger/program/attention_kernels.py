@@ -9,8 +9,10 @@ from gpuledger.config.training import Attention, Training
 from . import fused_kernels, views
 from . import operators as op
 from .fused_attention import fused
+from .local import Local
 from .math_attention import math_kernel
 from .program import Tape
+from .ring_attention import ring_attention
 from .tensor import Tensor
 
 
@@ -45,12 +47,14 @@ class Core:
         return self.kernel != "flash" and (self.alibi or self.window is not None)
 
 
-def core(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(b, a, s, d) x3 -> (b, a, s, d)."""
+def core(tape: Tape, settings: Core, local: Local, heads: tuple[Tensor, ...]) -> Tensor:
+    """Query, key and value (b, a, s, d) -> (b, a, s, d)."""
     kernels = {"eager": eager, "math": math_kernel}
     kernel = kernels.get(settings.kernel, fused)
-    with tape.part("core", query, key, value, checkpoint=settings.recompute):
-        return kernel(tape, settings, query, key, value)
+    with tape.part("core", *heads, checkpoint=settings.recompute):
+        if local.cp > 1:
+            return ring_attention(tape, settings, local, heads)
+        return kernel(tape, settings, *heads)
 
 
 def eager(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def tile_of(head_dim: Size, dtype: str, dropout: bool, device: Device) -> Tile:
     return Tile(128, 64) if fits_96 else Tile(64, 64, staged=True)
 
 
-def efficient_forward(query: Tensor) -> Tensor:
+def wide_output(query: Tensor) -> Tensor:
     """The output in fp32, where head_dim is too wide for registers and the output is in 16 bit.
     [K5]"""
     b, a, s, d = query.shape
@@ -53,18 +53,18 @@ def efficient_forward(query: Tensor) -> Tensor:
     return scratch("output fp32", wide)
 
 
-def efficient_backward(query: Tensor, dropout: bool, device: Device) -> Tensor:
+def tiles_of_backward(query: Tensor, key: Tensor, dropout: bool, device: Device) -> Tensor:
     """fp32 tiles (with a lock) in which blocks of keys sum dQ, and staged dK and dV per split of
     the keys.
 
-    query: (b, a, s, d). [K5]
+    query and key: (b, a, s, d). [K5]
     """
     b, a, s, d = query.shape
     tile = tile_of(d, query.dtype, dropout, device)
     tiles = ceil_div(s, tile.queries) * ceil_div(d, tile.keys)
     nbytes = tiles * (4 * tile.queries * tile.keys + LOCK_BYTES)
     if tile.staged:
-        nbytes = nbytes + 2 * 4 * key_splits(b * a, s, tile) * tile.keys * round_up(d, tile.queries)
+        nbytes = nbytes + 2 * 4 * key_splits(b * a, key.shape[2], tile) * tile.keys * round_up(d, tile.queries)
     return scratch("dQ tiles", b * a * nbytes)
 
 

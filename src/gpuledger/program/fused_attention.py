@@ -8,7 +8,7 @@ from gpuledger.errors import InputError
 
 from . import kernels, views
 from . import operators as op
-from .efficient_kernels import efficient_backward, efficient_forward
+from .efficient_kernels import tiles_of_backward, wide_output
 from .layout import Strides, elementwise, transposed
 from .masks import bias_of_mask, padded_bias
 from .program import Moves, Op, Tape
@@ -138,72 +138,94 @@ def attention_op(settings: Core, inputs: Heads, outputs: tuple[Tensor, ...], gra
 
 
 def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """FlashAttention-2. Random state: 16 bytes kept (and 8 unused), a seed beside them with
-    dropout.
+    """FlashAttention-2: one node."""
+    outputs, forward = flash_forward(tape, settings, query, key)
+    gradients = tuple(same_layout(t, f"d({t.name})") for t in (query, key, value))
 
-    Output and gradients lie in memory as the inputs do; backward reads contiguous (b, s, a, d)
-    tensors, and copies what is not. Ref: _flash_attention_backward (ATen/native/transformers/cuda).
+    def backward(strides: Strides) -> Moves:
+        return flash_backward(outputs[0], strides, gradients)
+
+    return tape.append(attention_op(settings, (query, key, value), outputs, gradients,
+                                    forward=forward, backward=backward))
+
+
+def flash_forward(tape: Tape, settings: Core, query: Tensor,
+                  key: Tensor) -> tuple[tuple[Tensor, ...], Moves]:
+    """Output, logsumexp and random state of one call, and its moves.
+
+    Random state: 16 bytes kept (and 8 unused), a seed beside them with dropout. The output lies in
+    memory as the queries do.
     """
-    b, a, s, d = query.shape
+    b, a, s, _ = query.shape
     y, logsumexp = same_layout(query, "attention"), Tensor("logsumexp", (b, a, s), "float32")
     state, unused = scratch("rng state", 16), scratch("rng unused", 8)
     if settings.dropout:
         seed = scratch("rng seed", 16)
-        forward: Moves = (+y, +logsumexp, +seed, +unused, +state, -seed)
-    else:
-        per_split = kernels.flash_forward(b, a, s, d, tape.device)
-        forward = (+y, +logsumexp, *(+t for t in per_split), +state, +unused,
-                   *(-t for t in per_split))
-    dot, accumulator = kernels.flash_backward(b, a, s, d)
-    dq, dk, dv = gradients = tuple(same_layout(t, f"d({t.name})") for t in (query, key, value))
+        return (y, logsumexp, state, unused), (+y, +logsumexp, +seed, +unused, +state, -seed)
+    per_split = kernels.flash_forward(query, key, tape.device)
+    return (y, logsumexp, state, unused), (
+        +y, +logsumexp, *(+t for t in per_split), +state, +unused, *(-t for t in per_split))
+
+
+def flash_backward(y: Tensor, strides: Strides, gradients: Heads) -> Moves:
+    """Of an output y and its gradient, which lies as `strides` say.
+
+    Backward reads contiguous (b, s, a, d) tensors, and copies what is not. Ref:
+    _flash_attention_backward (ATen/native/transformers/cuda).
+    """
+    dot, accumulator = kernels.flash_backward(*y.shape)
     copy_dy, copy_y = y.like("d(attention) copy"), y.like("attention copy")
-
-    def backward(strides: Strides) -> Moves:
-        copies = [copy for copy, lies in ((copy_dy, strides), (copy_y, y.strides))
-                  if transposed(y.shape, lies, 1, 2)[1] is not None]
-        return (*(+copy for copy in copies), +dq, +dk, +dv, +dot, +accumulator, -accumulator, -dot,
-                *(-copy for copy in copies))
-
-    return tape.append(attention_op(settings, (query, key, value), (y, logsumexp, state, unused),
-                                    gradients, forward=forward, backward=backward))
+    copies = [copy for copy, lies in ((copy_dy, strides), (copy_y, y.strides))
+              if transposed(y.shape, lies, 1, 2)[1] is not None]
+    return (*(+copy for copy in copies), *(+t for t in gradients), +dot, +accumulator,
+            -accumulator, -dot, *(-copy for copy in copies))
 
 
 def efficient(tape: Tape, settings: Core, inputs: Heads, bias: Tensor | None) -> Tensor:
-    """The memory-efficient kernel: logsumexp is padded to 32 queries; with dropout the random state
-    stays on the CPU. A bias is kept."""
-    query = inputs[0]
+    """The memory-efficient kernel: one node. A bias is kept."""
+    query, key, _ = inputs
+    outputs, forward = efficient_forward(settings, query)
+    gradients = tuple(heads_inside(t, f"d({t.name})") for t in inputs)
+    with_bias = inputs if bias is None else (*inputs, bias)
+
+    def backward(strides: Strides) -> Moves:
+        return efficient_backward(tape, settings, (query, key), strides, gradients)
+
+    return tape.append(attention_op(settings, with_bias, outputs, gradients, forward=forward,
+                                    backward=backward))
+
+
+def efficient_forward(settings: Core, query: Tensor) -> tuple[tuple[Tensor, ...], Moves]:
+    """Output, logsumexp and random state of one call, and its moves.
+
+    logsumexp is padded to 32 queries; with dropout the random state stays on the CPU.
+    """
     b, a, s, _ = query.shape
     y = heads_inside(query, "attention")
     logsumexp = Tensor("logsumexp", (b, a, round_up(s, 32)), "float32")
-    wide = efficient_forward(query)
+    wide = wide_output(query)
     if settings.dropout:
-        outputs: tuple[Tensor, ...] = (y, logsumexp)
-        forward: Moves = (+y, +logsumexp, +wide, -wide)
-    else:
-        seed, offset = scratch("seed", 8), scratch("offset", 8)
-        outputs, forward = (
-            (y, logsumexp, offset, seed),
-            (+seed, +offset, +y, +logsumexp, +wide, -wide),
-        )
-    dq, dk, dv = (heads_inside(t, f"d({t.name})") for t in inputs)
-    with_bias = inputs if bias is None else (*inputs, bias)
-    return tape.append(
-        attention_op(
-            settings,
-            with_bias,
-            outputs,
-            (dq, dk, dv),
-            forward=forward,
-            backward=(+dq, +dk, +dv, *efficient_scratch(tape, settings, query)),
-        )
-    )
+        return (y, logsumexp), (+y, +logsumexp, +wide, -wide)
+    seed, offset = scratch("seed", 8), scratch("offset", 8)
+    return (y, logsumexp, offset, seed), (+seed, +offset, +y, +logsumexp, +wide, -wide)
 
 
-def efficient_scratch(tape: Tape, settings: Core, query: Tensor) -> Moves:
+def efficient_backward(tape: Tape, settings: Core, heads: Heads, strides: Strides,
+                       gradients: Heads) -> Moves:
+    """Of query and key; the output's gradient, which lies as `strides` say, is copied where it is
+    not contiguous as (b, s, a, d)."""
+    query, key = heads
+    copy = query.like("d(attention) copy")
+    copies = () if transposed(query.shape, strides, 1, 2)[1] is None else (copy,)
+    return (*(+t for t in copies), *(+t for t in gradients),
+            *efficient_scratch(tape, settings, query, key), *(-t for t in copies))
+
+
+def efficient_scratch(tape: Tape, settings: Core, query: Tensor, key: Tensor) -> Moves:
     """delta = sum(dO * O) per query: one kernel in 16 bit, three PyTorch operators in fp32."""
     b, a, s, _ = query.shape
     delta = Tensor("delta", (b, a, s), "float32", "scratch")
-    tiles = efficient_backward(query, settings.dropout, tape.device)
+    tiles = tiles_of_backward(query, key, settings.dropout, tape.device)
     if query.dtype != "float32":
         return +delta, +tiles, -delta, -tiles
     weighted, strided = query.like("dO * O"), delta.like("delta strided")

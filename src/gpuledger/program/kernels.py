@@ -100,14 +100,14 @@ def flash_backward(b: Size, a: Size, s: Size, d: Size) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=2**16)
-def flash_splits(b: int, a: int, s: int, d: int, num_sms: int) -> int:
-    """Over how many parts of the keys the forward kernel splits when queries alone leave the GPU
+def flash_splits(b: int, a: int, s: int, d: int, num_sms: int, keys: int) -> int:
+    """Over how many parts of the keys the forward kernel splits when s queries alone leave the GPU
     idle. [K4]
 
     Ref: flash_api.cpp num_splits_heuristic: the fewest splits within 85 % of the best occupancy of
     2 x num_sms blocks. Ints only.
     """
-    key_blocks = ceil_div(s, 256 if d <= 64 else 128 if d <= 128 else 64)
+    key_blocks = ceil_div(keys, 256 if d <= 64 else 128 if d <= 128 else 64)
     blocks, slots = b * a * ceil_div(s, 64), 2 * num_sms
     if blocks >= 0.8 * slots:
         return 1
@@ -123,9 +123,10 @@ def flash_splits(b: int, a: int, s: int, d: int, num_sms: int) -> int:
     return next(n for n in candidates if occupancy(n) >= 0.85 * best)
 
 
-def flash_forward(b: Size, a: Size, s: Size, d: Size, device: Device) -> tuple[Tensor, Tensor]:
+def flash_forward(query: Tensor, key: Tensor, device: Device) -> tuple[Tensor, Tensor]:
     """(logsumexp, output) per split, fp32; nothing when the kernel does not split. [K4]"""
-    splits = each(flash_splits, b, a, s, d, device.num_sms)
+    b, a, s, d = query.shape
+    splits = each(flash_splits, b, a, s, d, device.num_sms, key.shape[2])
     rows = (splits > 1) * splits * b * a * s
     return (scratch("logsumexp per split", 4 * rows),
             scratch("output per split", 4 * rows * padded_head(d)))

@@ -26,7 +26,8 @@ class Local:
 
     tp ranks share each layer; with sequence_parallel the residual stream has s / tp tokens on each.
     style: whose tensor-parallel modules, "megatron" or "torch" (DTensor). cp ranks share the
-    sequence, and exchange keys and values in a ring or gather them (cp_exchange).
+    sequence, and exchange keys and values in a ring or gather them (cp_exchange); this is rank
+    cp_rank of them.
     """
 
     micro_batch_size: Size
@@ -40,6 +41,7 @@ class Local:
     style: str = "megatron"
     cp: int = 1
     cp_exchange: str = "ring"
+    cp_rank: int = 0
 
     @classmethod
     def of(cls, model: Model, training: Training, tp: int = 1, cp: int = 1) -> Local:
@@ -58,7 +60,10 @@ class Local:
 
     @classmethod
     def of_rank(cls, model: Model, training: Training, parallel: Parallelism) -> Local:
-        """The sizes of one rank of a run's mesh. Raises InputError where a size does not divide."""
+        """The sizes of one rank of a run's mesh. Raises InputError where a size does not divide.
+
+        Context-parallel rank 1 where there are several between the first and the last, else 0.
+        """
         if parallel.tp == parallel.cp == 1 and parallel.framework != "megatron":
             return cls.of(model, training)
         whole = cls.of(model, training, parallel.tp, parallel.cp)
@@ -69,6 +74,7 @@ class Local:
             "sequence_parallel": parallel.sequence_parallel,
             "style": parallel.model_parallel_library,
             "cp_exchange": parallel.context_exchange,
+            "cp_rank": int(parallel.cp > 2) if parallel.cp_rank is None else parallel.cp_rank,
         }
         return cls(**(whole.__dict__ | changes))
 
@@ -87,4 +93,5 @@ def padded_vocab_size(vocab_size: int, parallel: Parallelism) -> int:
     multiple = parallel.tp
     if parallel.framework == "megatron":
         multiple *= parallel.megatron.make_vocab_size_divisible_by
-    return round_up(vocab_size, multiple)
+    padded: int = round_up(vocab_size, multiple)
+    return padded

@@ -63,8 +63,10 @@ def build(model: Model, training: Training, device: Device, *, num_layers: int |
     num_layers overrides the stage's (see memory/layers.py).
     """
     tape = Tape(PRECISIONS[training.precision], device, FusedKernels.of(model, training))
-    tape.tables = tuple(tables(model, training))
     local = local or Local.of(model, training)
+    if local.cp > 1:
+        training = training.model_copy(update={"seq_len": local.seq_len})
+    tape.tables = tuple(tables(model, training))
     stage = stage or Stage(0, model.num_layers)
     token_weight: Tensor | None = None
     if stage.embedding:

@@ -16,6 +16,7 @@ from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
 from gpuledger.errors import NotYetError
 
+from .context_parallel import enable_context_parallel, local_training
 from .deepspeed_engine import DeepSpeedWrapped
 from .frameworks import Wrapped, ddp, fsdp2, undivided
 
@@ -24,7 +25,7 @@ MEASURED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2")
 
 def refuse_undividable(parallel: Parallelism) -> None:
     """Raises NotYetError for what one process cannot be a rank of yet."""
-    axes = {"tp": parallel.tp, "pp": parallel.pp, "cp": parallel.cp, "ep": parallel.ep}
+    axes = {"tp": parallel.tp, "pp": parallel.pp, "ep": parallel.ep}
     for axis, ways in axes.items():
         if ways > 1:
             raise NotYetError(f"{axis} = {ways} cannot be measured yet", f"set {axis}: 1")
@@ -56,6 +57,10 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
     problems = [*division_problems(parallel, training)]
     if problems:
         raise NotYetError.of(problems)
+    if parallel.cp > 1:
+        join_group(parallel.dp * parallel.cp)
+        enable_context_parallel(parallel, device)
+        training = local_training(training, parallel)
     if parallel.framework in (None, "single"):
         return undivided(model, training, device)
     join_group(parallel.dp)

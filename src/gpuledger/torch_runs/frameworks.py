@@ -101,7 +101,7 @@ def fsdp2_keywords(parallel: Parallelism, device: str) -> dict[str, Any]:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
     options = parallel.fsdp2
-    sharded = parallel.dp // options.replicate
+    sharded = parallel.dp * parallel.cp // options.replicate
     if options.replicate > 1:
         mesh = init_device_mesh(device, (options.replicate, sharded),
                                 mesh_dim_names=("replicate", "shard"))

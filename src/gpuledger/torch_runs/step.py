@@ -55,7 +55,7 @@ class Trainer:
             self.network, self.wrapped.recipe(training), parallel.zero_redundancy if shared else None)
         self.optimizer = self.wrapped.take(self.optimizer, num_microbatches)
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
-        shape = (training.micro_batch_size, training.seq_len)
+        shape = (training.micro_batch_size, training.seq_len // parallel.cp)
         self.tokens, self.targets = (
             torch.randint(model.vocab_size, shape, device="cpu").to(device) for _ in range(2)
         )

@@ -22,17 +22,17 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
     """The policy of the rank that needs most, or of this one."""
     if parallel.framework == "fsdp2":
         options = parallel.fsdp2
-        return FSDP2(parallel.dp // options.replicate, parallel.zero_stage == 3, options,
-                     (rank or 0) % (parallel.dp // options.replicate))
+        sharing = parallel.dp * parallel.cp // options.replicate
+        return FSDP2(sharing, parallel.zero_stage == 3, options, (rank or 0) % sharing)
     if parallel.framework == "ddp":
         return DDP(parallel.ddp)
     if parallel.framework == "zero-redundancy-optimizer":
-        return ZeroRedundancy(parallel.ddp, parallel.dp, rank)
+        return ZeroRedundancy(parallel.ddp, parallel.dp * parallel.cp, rank)
     if parallel.framework == "deepspeed" and parallel.zero_stage in (1, 2):
         return DeepSpeed(parallel.zero_stage, parallel.dp, parallel.deepspeed, rank)
     if parallel.framework == "megatron":
         return Megatron(parallel)
-    return Division(parallel.zero_stage, parallel.dp)
+    return Division(parallel.zero_stage, parallel.dp * parallel.cp)
 
 
 def unmodelled(run: Run) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import os
+import random
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from typing import Any
 
 from gpuledger.config.run import Run
 
+from .context_draw import draw_context_run
 from .framework_draw import DRAWS, draw_many
 
 SMALL_BYTES = {"deepspeed": 4096}
@@ -40,7 +42,7 @@ class Outcome:
 def main(arguments: list[str]) -> int:
     """Mismatches go to stderr, a summary as JSON to stdout. Returns 1 if there was a mismatch."""
     parser = argparse.ArgumentParser(prog="gpuledger.torch_runs.self_check.frameworks")
-    parser.add_argument("framework", choices=DRAWS)
+    parser.add_argument("framework", choices=[*DRAWS, "context"])
     parser.add_argument("first_seed", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("--show", type=int, default=3, help="mismatches to describe")
@@ -48,7 +50,9 @@ def main(arguments: list[str]) -> int:
     started = time.time()
     preload(given.framework)
     seeds = range(given.first_seed, given.first_seed + given.count)
-    outcomes = [in_fork(*case) for case in draw_many(given.framework, seeds)]
+    cases = (((seed, *draw_context_run(random.Random(f"context {seed}"))) for seed in seeds)
+             if given.framework == "context" else draw_many(given.framework, seeds))
+    outcomes = [in_fork(*case) for case in cases]
     small = SMALL_BYTES.get(given.framework, 0)
     peaks = [abs(o.peak_error_bytes) for o in outcomes if o.peak_error_bytes is not None]
     wrong = [o for o in outcomes if not o.equal or abs(o.peak_error_bytes or 0) > small]
@@ -66,6 +70,7 @@ def preload(framework: str) -> None:
     """What every fork would import; nothing here touches the device."""
     import torch.distributed.fsdp
     import torch.distributed.optim
+    import torch.distributed.tensor.experimental
     import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
     if framework == "deepspeed":
@@ -101,18 +106,22 @@ def answer(seed: int, run: Run, rank: int, write: int) -> None:
 
 def compare(seed: int, run: Run, rank: int) -> Outcome:
     """Stream and peak of this rank. Raises what PyTorch or the engine raises."""
+    from gpuledger.memory.context import at_rank
     from gpuledger.memory.frameworks import policy_of
     from gpuledger.memory.peak import StepPeak
     from gpuledger.memory.run import steady_step
-    from gpuledger.program.model import build
+    from gpuledger.program.model import Stage
 
     from .case import Mismatch, current_device, named
     from .compare import first_difference
 
     truth = measured(run, rank)
+    if run.parallel.cp > 1:
+        run = at_rank(run, rank % run.parallel.cp)
     device, policy = current_device(), policy_of(run.parallel, rank)
     training = policy.computed(run.training)
-    runner = steady_step(build(run.model, training, device), training, run.num_microbatches, policy)
+    program = policy.build(run, device, Stage(0, run.model.num_layers))
+    runner = steady_step(program, training, run.num_microbatches, policy)
     small = SMALL_BYTES.get(run.parallel.framework or "", 0)
     mine, theirs = ([e for e in events if e[2] >= small]
                     for events in (runner.memory.events, truth["events"]))
