@@ -100,7 +100,7 @@ class Row:
             "keeps_batches": self.value_date >= KEEPS_BATCHES and tp == 1,
             "old_transformer_engine": self.old_engine}
         if self.value_date < DEFERRED_WGRAD:
-            changes["defer_embedding_wgrad_compute"] = False
+            changes["keeps_deferred_gradient"] = False
         return changes
 
 

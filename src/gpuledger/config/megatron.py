@@ -1,12 +1,17 @@
 """Options of Megatron-LM, named after its launch arguments; every default is Megatron's own."""
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from pydantic import Field
 
+from ..errors import Problem
 from .record import Record
 
 StateDtype = Literal["float32", "bfloat16", "float16"]
+RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
+# Dtypes that only the precision-aware optimizer may change.
+AWARE = ("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 
 
 class MegatronOptions(Record):
@@ -34,10 +39,20 @@ class MegatronOptions(Record):
     reduce_gradients_in_16_bit: bool = Field(
         default=False, description="--grad-reduce-in-bf16: main gradients are not fp32"
     )
-    main_params_dtype: StateDtype = Field(
+    accumulate_allreduce_grads_in_fp32: bool = Field(
+        default=False, description="main gradients are fp32 with fp16 too; with bf16 they always are"
+    )
+    use_precision_aware_optimizer: bool = Field(
+        default=False, description="Transformer Engine's Adam on states of other dtypes"
+    )
+    store_param_remainders: bool = Field(
+        default=True,
+        description="precision-aware, bf16: the main parameters' lower 16 bits alone are kept",
+    )
+    main_params_dtype: Literal["float32", "float16"] = Field(
         default="float32", description="precision-aware optimizer: dtype of the main parameters"
     )
-    main_grads_dtype: StateDtype = Field(
+    main_grads_dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="precision-aware optimizer: dtype of the main gradients"
     )
     exp_avg_dtype: StateDtype = Field(
@@ -45,6 +60,17 @@ class MegatronOptions(Record):
     )
     exp_avg_sq_dtype: StateDtype = Field(
         default="float32", description="precision-aware optimizer: dtype of the second moment"
+    )
+    recompute_method: Literal["uniform", "block"] = Field(
+        default="uniform",
+        description="recompute: full: uniform keeps the input of each group of layers, block that of "
+        "each of a chunk's first layers",
+    )
+    recompute_num_layers: int = Field(
+        default=1, gt=0, le=10**6, description="layers of a group, or recomputed layers of a chunk"
+    )
+    recompute_modules: tuple[RecomputeModule, ...] = Field(
+        default=("core_attn",), description="recompute: selective: what is run again"
     )
     account_for_embedding: bool = Field(
         default=False, description="--account-for-embedding-in-pipeline-split"
@@ -73,6 +99,9 @@ class MegatronOptions(Record):
     wgrad_deferral_limit: int = Field(
         default=0, ge=0, le=10**6, description="micro-batches whose head waits so; 0: all"
     )
+    keeps_deferred_gradient: bool = Field(
+        default=True, description="releases from 2025-11 on keep the last gradient formed so"
+    )
     softmax_in_float32: bool = Field(
         default=False,
         description="local attention without fused softmax computes and keeps it in fp32",
@@ -91,3 +120,35 @@ class MegatronOptions(Record):
         default=False,
         description="before #719 (2024-04): fused linears keep the bias they were made with",
     )
+
+    @classmethod
+    def prepared(cls, values: Any) -> Any:
+        """A list of a file is a tuple here."""
+        if isinstance(values, dict) and isinstance(values.get("recompute_modules"), list):
+            return values | {"recompute_modules": tuple(values["recompute_modules"])}
+        return values
+
+    def cross_field_problems(self) -> Iterator[Problem]:
+        narrow = [name for name in AWARE if getattr(self, name) != "float32"]
+        if narrow and not self.use_precision_aware_optimizer:
+            yield Problem(
+                f"megatron.{narrow[0]} = {getattr(self, narrow[0])}, but only the precision-aware "
+                "optimizer has other dtypes than float32",
+                "set megatron.use_precision_aware_optimizer: true",
+            )
+        if self.accumulate_allreduce_grads_in_fp32 and self.main_grads_dtype != "float32":
+            yield Problem(
+                "megatron.accumulate_allreduce_grads_in_fp32 with main_grads_dtype = bfloat16",
+                "leave one of them out",
+            )
+        if self.reduce_gradients_in_16_bit and self.accumulate_allreduce_grads_in_fp32:
+            yield Problem(
+                "megatron.reduce_gradients_in_16_bit with accumulate_allreduce_grads_in_fp32",
+                "leave one of them out",
+            )
+        if self.wgrad_deferral_limit and not self.defer_embedding_wgrad_compute:
+            yield Problem(
+                f"megatron.wgrad_deferral_limit = {self.wgrad_deferral_limit} has no effect without "
+                "defer_embedding_wgrad_compute",
+                "set megatron.defer_embedding_wgrad_compute: true",
+            )

@@ -13,7 +13,7 @@ from gpuledger.program.device import Device
 from .allocator import AllocatorSettings, CachingAllocator
 from .run import rank_programs, whole_run
 from .snapshot import run_with_history, write_snapshot
-from .step import StepRunner
+from .step import RankRunner
 
 STEPS = 2          # the first makes states and workspaces, the second is steady
 
@@ -22,7 +22,7 @@ class NamedStream:
     """The events of a run of STEPS steps from an empty allocator, and where in it each belongs."""
 
     def __init__(self, run: Run, device: Device):
-        self.runner: StepRunner = whole_run(run, rank_programs(run, device), STEPS)
+        self.runner: RankRunner = whole_run(run, rank_programs(run, device), STEPS)
         self.memory = self.runner.memory
         timeline = self.runner.timeline
         self.starts = [start for start, _ in timeline.positions]

@@ -20,13 +20,13 @@ from .allocator.allocator import DEFAULT_SETTINGS
 from .allocator.sizes import block_bytes
 from .ledger import CATEGORIES, Event
 from .run import rank_programs, whole_run
-from .step import StepRunner
+from .step import RankRunner
 
 STEPS = 3  # the third repeats the second, and the cache has settled
 # A timeline's marks, as the boundary that ends the phase.
 PHASES = {
-    "forward": "forward", "backward": "backward", "optimizer step": "optimizer",
-    "zero grad": "zero grad"}
+    "forward": "forward", "backward": "backward", "weight gradients": "backward",
+    "optimizer step": "optimizer", "zero grad": "zero grad"}
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,19 @@ def account_of_run(
 ) -> StepAccount:
     """Walks STEPS whole steps of all layers from an empty allocator; accounts for the last. [V1]"""
     runner = whole_run(run, rank_programs(run, device), STEPS)
-    walk = LastStep(runner, run.num_microbatches)
+    walk = LastStep(runner, STEPS)
     boundaries = tuple(walk.at(phase, end) for phase, _, end in walk.phases)
     peak, rounding = walk.peak()
     return StepAccount(boundaries, peak, bridge(runner, walk.start, (peak, rounding), settings))
 
 
 class LastStep:
-    """The events of the last step of a run, and who owns what in it."""
+    """The events of the last of so many steps of a run, and who owns what in it."""
 
-    def __init__(self, runner: StepRunner, num_microbatches: int):
+    def __init__(self, runner: RankRunner, steps: int):
         self.memory = runner.memory
-        marks = runner.timeline.marks[-(2 * num_microbatches + 2):]
+        of_all = runner.timeline.marks
+        marks = of_all[-(len(of_all) // steps):]
         ends = [*(position for position, _ in marks[1:]), len(self.memory.events)]
         self.phases = [(PHASES[name], begin, end)
                        for (begin, name), end in zip(marks, ends, strict=True)]
@@ -147,7 +148,7 @@ class LastStep:
         return self.at(in_phase, at_highest), rounding
 
 
-def bridge(runner: StepRunner, start: int, peak: tuple[Instant, int],
+def bridge(runner: RankRunner, start: int, peak: tuple[Instant, int],
            settings: AllocatorSettings) -> Bridge:
     """Replays the whole run; peaks of the step that begins after `start` events.
 

@@ -10,7 +10,7 @@ from .allocator import AllocatorSettings, OutOfMemory, replay
 from .allocator.allocator import DEFAULT_SETTINGS
 from .ledger import Event, Memory
 from .run import rank_programs, whole_run
-from .step import StepRunner
+from .step import RankRunner
 
 STEPS = 3          # the first makes states and workspaces, the second settles the cache, the third repeats
 
@@ -46,7 +46,7 @@ def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_S
     return limited
 
 
-def _events(runner: StepRunner) -> list[Event]:
+def _events(runner: RankRunner) -> list[Event]:
     """The events of STEPS steps, of which `runner` has run the first.
 
     A step that leaves the ledger as it found it would be walked alike again: it is repeated.

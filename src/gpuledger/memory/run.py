@@ -9,10 +9,11 @@ from gpuledger.program.tables import tables
 from gpuledger.program.tensor import scratch
 
 from .frameworks import policy_of
+from .frameworks.megatron.runner import megatron_run
 from .pipeline.runner import PipelineRunner, repeating_micro_batches, stage_order, stage_programs
 from .policy import Policy
 from .states import constants_of
-from .step import StepRunner, batch
+from .step import RankRunner, StepRunner, batch
 from .zero import UNDIVIDED
 
 
@@ -32,15 +33,17 @@ def rank_programs(run: Run, device: Device, stage: int = 0) -> list[Program]:
     return stage_programs(run, device, stage)
 
 
-def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: int = 0) -> StepRunner:
+def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: int = 0) -> RankRunner:
     """Weights, tables, batch, then steps of one rank of a pipeline stage.
 
     The first step leaves optimizer states and cuBLAS workspaces behind. A rank makes only what it
     stores of the weights.
     """
+    programs = programs if isinstance(programs, list) else [programs]
+    if run.parallel.framework == "megatron":
+        return megatron_run(run, programs, steps, stage)
     policy = policy_of(run.parallel)
     model, training = run.model, policy.computed(run.training)
-    programs = programs if isinstance(programs, list) else [programs]
     program, *more = programs
     device = program.tape.device
     workspaces = tuple(scratch(f"cuBLAS workspace ({thread})", device.cublas_workspace_bytes)

@@ -1,6 +1,8 @@
 """A whole optimizer step as a stream of allocations and frees, and the constants that it reads."""
 from __future__ import annotations
 
+from typing import Protocol
+
 from gpuledger.config.fused_kernels import steps_with_own_adamw
 from gpuledger.config.training import Training
 from gpuledger.program.model import Program
@@ -8,9 +10,24 @@ from gpuledger.program.precision import PRECISIONS
 from gpuledger.program.tensor import Tensor
 
 from .gradients import LossScaler
+from .group_timeline import GroupTimeline
+from .ledger import Memory
 from .optimizer_step import OptimizerStep
 from .policy import Policy
 from .zero import UNDIVIDED
+
+
+class RankRunner(Protocol):
+    """Runs whole steps of one rank: its ledger, and a timeline with the marks and positions of all of it."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def timeline(self) -> GroupTimeline: ...
+
+    def step(self, *, first: bool = False) -> None:
+        """One optimizer step."""
 
 
 class StepRunner:
@@ -20,8 +37,8 @@ class StepRunner:
                  workspaces: tuple[Tensor, ...] = (), policy: Policy = UNDIVIDED):
         self.program, self.training, self.num_microbatches = program, training, num_microbatches
         self.policy = policy
-        self.timeline = policy.timeline(program, workspaces)
-        self.memory = self.timeline.memory
+        self.timeline: GroupTimeline = policy.timeline(program, workspaces)
+        self.memory: Memory = self.timeline.memory
         precision = PRECISIONS[training.precision]
         updated = [share.local for share in policy.updated([(w, 1) for w in program.weights])]
         self.gradients = [policy.gradient(w) for w in program.weights]

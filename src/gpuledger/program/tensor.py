@@ -12,6 +12,7 @@ ITEMSIZE = {
     "bool": 1,
     "int64": 8,
     "int32": 4,
+    "int16": 2,
     "uint8": 1,
 }
 

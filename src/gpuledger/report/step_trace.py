@@ -13,7 +13,7 @@ from ..memory.allocator import CachingAllocator, SegmentRecord
 from ..memory.allocator.allocator import DEFAULT_SETTINGS
 from ..memory.ledger import CATEGORIES
 from ..memory.run import rank_programs, whole_run
-from ..memory.step import StepRunner
+from ..memory.step import RankRunner
 
 STEPS = 2  # the first makes optimizer states and settles the cache
 MICROBATCHES = 2  # the second and all that follow it are alike
@@ -68,7 +68,7 @@ def with_few_microbatches(run: Run) -> Run:
     )
 
 
-def replayed(runner: StepRunner, begin: int, peak: int) -> tuple[Any, tuple[SegmentRecord, ...]]:
+def replayed(runner: RankRunner, begin: int, peak: int) -> tuple[Any, tuple[SegmentRecord, ...]]:
     """Reserved bytes after each event from `begin` on, and the segments after event `peak`."""
     allocator = CachingAllocator(DEFAULT_SETTINGS, None)
     memory, live = runner.memory, {}

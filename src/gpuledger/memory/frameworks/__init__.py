@@ -15,7 +15,7 @@ from .fsdp2 import FSDP2, unmodelled_fsdp2
 from .megatron.policy import Megatron, unmodelled_megatron
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
-MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed")
+MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed", "megatron")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:

@@ -54,9 +54,10 @@ def head_norm(tape: Tape, weights: NormWeights, x: Tensor, head_dim: Size) -> Te
 
 
 def core(tape: Tape, layout: Layout, training: Training, heads: list[Tensor]) -> Tensor:
-    """(tokens, a d / tp). selective recompute runs it again."""
+    """(tokens, a d / tp). Selective recompute runs it again, unless recompute_modules leave it out. [M18]"""
     backend = BACKENDS[training.attention]
-    with tape.part("core attention", *heads, checkpoint=training.recompute == "selective"):
+    again = training.recompute == "selective" and "core_attn" in layout.options.recompute_modules
+    with tape.part("core attention", *heads, checkpoint=again):
         if backend == "unfused":
             return unfused(tape, layout, training, heads)
         return flash(tape, layout, backend, heads)

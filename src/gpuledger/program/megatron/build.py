@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuledger.config.run import Run
+from gpuledger.config.training import Training
 
-from ..block import recomputes
 from ..device import Device
 from ..local import Local
 from ..model import Program, Stage
@@ -31,9 +31,7 @@ def build_megatron(run: Run, device: Device, stage: Stage, num_layers: int | Non
     else:
         x = received = Tensor("received activation", (layout.stream_tokens, model.hidden_size),
                               tape.precision.weight_dtype)
-    for number in range(stage.num_layers if num_layers is None else num_layers):
-        checkpoint = recomputes(training.recompute, stage.first_layer + number)
-        x = layer(tape, layout, training, number, x, checkpoint=checkpoint)
+    x = layers(tape, layout, training, stage.num_layers if num_layers is None else num_layers, x)
     weights = tape.weights
     if not stage.head:
         batch = batch_of(run) if stage.embedding else ()
@@ -41,6 +39,26 @@ def build_megatron(run: Run, device: Device, stage: Stage, num_layers: int | Non
     tied = token_weight if model.tie_embeddings else None
     loss = head(tape, layout, x, tied)
     return Program(tape.root, loss, None, tuple(weights), tape, None, received, False, batch_of(run))
+
+
+def layers(tape: Tape, layout: Layout, training: Training, count: int, x: Tensor) -> Tensor:
+    """The chunk's layers; with full recompute in checkpoints of recompute_num_layers each (uniform), or of
+    one each, the first recompute_num_layers of them (block). [M18]
+
+    Ref: Megatron-LM megatron/core/transformer/transformer_block.py (_checkpointed_forward).
+    """
+    options, full = layout.options, training.recompute == "full"
+    group = options.recompute_num_layers if full and options.recompute_method == "uniform" else 1
+    last = options.recompute_num_layers if full and options.recompute_method == "block" else count
+    if group == 1:
+        for number in range(count):
+            x = layer(tape, layout, training, number, x, checkpoint=full and number < last)
+        return x
+    for first in range(0, count, group):
+        with tape.part(f"blocks from {first}", x, checkpoint=True):
+            for number in range(first, min(first + group, count)):
+                x = layer(tape, layout, training, number, x, checkpoint=False)
+    return x
 
 
 def batch_of(run: Run) -> tuple[Tensor, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from gpuledger.config.training import Training
 
 from ..program import INCOMING, Op, Tape
@@ -56,11 +58,30 @@ def layer(tape: Tape, layout: Layout, training: Training, number: int, x: Tensor
         y = core(tape, layout, training, heads)
         y = row_linear(tape, layout, weights.proj, y)
         x = dropout_add(tape, "attention residual", y, x, dropout=drops)
-        y = norm(tape, weights.norm2, x)
-        y = column_linear(tape, layout, weights.fc1, y)
-        y = activate(tape, layout, y)
-        y = row_linear(tape, layout, weights.fc2, y)
+        y = mlp(tape, layout, training, weights, x)
         return dropout_add(tape, "mlp residual", y, x, dropout=drops)
+
+
+def mlp(tape: Tape, layout: Layout, training: Training, weights: LayerWeights, x: Tensor) -> Tensor:
+    """Norm and MLP. Run again where recompute_modules name it, with the norm where that is fused with the
+    first linear. Ref: transformer_layer.py (_forward_mlp). [M18]"""
+    again = training.recompute == "selective" and "mlp" in layout.options.recompute_modules
+
+    def checkpoint(argument: Tensor) -> AbstractContextManager[object]:
+        return tape.part("mlp", argument, checkpoint=True) if again else nullcontext()
+
+    if layout.engine:
+        with checkpoint(x):
+            return row_linear(tape, layout, weights.fc2, hidden(tape, layout, weights,
+                                                                norm(tape, weights.norm2, x)))
+    y = norm(tape, weights.norm2, x)
+    with checkpoint(y):
+        return row_linear(tape, layout, weights.fc2, hidden(tape, layout, weights, y))
+
+
+def hidden(tape: Tape, layout: Layout, weights: LayerWeights, x: Tensor) -> Tensor:
+    """(tokens, ffn / tp)."""
+    return activate(tape, layout, column_linear(tape, layout, weights.fc1, x))
 
 
 def activate(tape: Tape, layout: Layout, x: Tensor) -> Tensor:
@@ -116,6 +137,9 @@ def head(tape: Tape, layout: Layout, x: Tensor, tied_weight: Tensor | None) -> T
         return cross_entropy(tape, logits, fused=layout.options.cross_entropy_loss_fusion)
 
 
+OUTPUT_LAYER = "output layer"  # whose weight gradient may wait for the end of the step
+
+
 def output_layer(tape: Tape, layout: Layout, weight: Tensor, x: Tensor) -> Tensor:
     """Megatron's own linear, with cuBLAS's workspaces even beside Transformer Engine. [M9]"""
     v, h = weight.shape
@@ -128,7 +152,7 @@ def output_layer(tape: Tape, layout: Layout, weight: Tensor, x: Tensor) -> Tenso
     if layout.gathers:
         reads = (*reads, shared_buffer(2 * layout.tokens * h))
     flops = 2 * layout.tokens * v * h
-    return tape.append(Op("output layer", reads, (logits,), saves=(x,), backward=backward,
+    return tape.append(Op(OUTPUT_LAYER, reads, (logits,), saves=(x,), backward=backward,
                           gradients={x: dx, weight: dw}, product=True, flops=flops,
                           backward_flops=2 * flops, equation="M9"))
 

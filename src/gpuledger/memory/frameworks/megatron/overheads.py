@@ -52,9 +52,9 @@ def scalars(options: MegatronOptions) -> tuple[Tensor, ...]:
 
 
 def kept_biases(options: MegatronOptions, weights: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Old Transformer Engine: linears keep the bias they were made with when the distributed optimizer
+    """Old Transformer Engine: its linears keep the bias they were made with when the distributed optimizer
     moves it into its buffer. Ref: TransformerEngine #719."""
-    if not options.old_transformer_engine:
+    if not (options.old_transformer_engine and options.transformer_impl == "transformer_engine"):
         return ()
     return tuple(Tensor(f"unused {w.name}", w.shape, w.dtype) for w in weights
                  if w.name.startswith("linear_") and w.name.endswith(".bias"))
@@ -81,6 +81,9 @@ def steady(options: MegatronOptions, device: Device, programs: list[Program],
         kept.append(Kept("buffers", "Transformer Engine workspace", (workspace,)))
     if buffer:
         kept.append(Kept("buffers", "global buffer", (scratch("mpu buffer", buffer),)))
-    if parallel.zero_stage == 1 and options.old_transformer_engine:
+    if parallel.zero_stage == 1:
         kept.append(Kept("buffers", "unused biases", kept_biases(options, weights)))
+    if options.defer_embedding_wgrad_compute and options.keeps_deferred_gradient:
+        last = tuple(w.gradient() for w in weights if w.name == "output_layer.weight")
+        kept.append(Kept("gradients", "last gradient of the output layer", last))
     return [k for k in kept if k.tensors]

@@ -8,15 +8,13 @@ from gpuledger.program.model import Program
 from gpuledger.program.tensor import Tensor
 
 from ...ledger import Memory
-from ...pipeline.runner import (
-    OF_ONE_MICRO_BATCH,
-    Flight,
-)
-from ...pipeline.schedules import BACKWARD, FORWARD, Pass
+from ...pipeline.runner import OF_ONE_MICRO_BATCH, Flight, repeating_micro_batches, stage_order
+from ...pipeline.schedules import FORWARD, Pass
+from ...schedule import Step
+from .bindings import Bindings, prefetched
 from .overheads import cublas_workspaces, engine_workspace, kept_biases, scalars
-from .stage import chunks_of
-from .states import RankStates
-from .timeline import Bindings, MegatronTimeline
+from .states import RankStates, chunks_of
+from .timeline import MegatronTimeline
 
 OF_A_FLIGHT = (*OF_ONE_MICRO_BATCH, "batch_numbers")
 
@@ -24,21 +22,24 @@ OF_A_FLIGHT = (*OF_ONE_MICRO_BATCH, "batch_numbers")
 class MegatronRunner:
     """Runs steps of one rank; `programs` are its chunks with all their layers.
 
-    dp_rank: which of the ranks that divide the optimizer.
+    dp_rank: which of the ranks that divide the optimizer. Interface of StepRunner, as far as streams need
+    it: memory, timeline (marks and positions of all chunks), step.
     """
 
     def __init__(self, run: Run, programs: list[Program], order: list[Pass], stage: int = 0,
                  dp_rank: int = 0):
         self.run, self.order, self.options = run, order, run.parallel.megatron
         device = programs[0].tape.device
-        chunks = chunks_of(programs, [p.weights for p in programs], run)
+        chunks = chunks_of([p.weights for p in programs], run)
         self.rank = RankStates(chunks, run.parallel, stage, dp_rank)
         self.memory = Memory()
-        self.bindings = Bindings(self.memory, single_chunk=len(programs) == 1,
-                                 keeps_batches=self.options.keeps_batches)
+        self.programs = programs
+        self.bindings = Bindings(self.memory, len(programs) == 1, self.options)
         self.marks: list[tuple[int, str]] = []
+        self.positions: list[tuple[int, Step | None]] = []
         workspaces = dict(zip((False, True), cublas_workspaces(self.options, device), strict=True))
         self.timelines = [self._timeline(p, i, workspaces) for i, p in enumerate(programs)]
+        self.timeline = self.timelines[0]
         self.flights: dict[tuple[int, int], Flight] = {}
         self.moments: list[int] = []
         self.copies: list[int] = []
@@ -47,7 +48,8 @@ class MegatronRunner:
     def _timeline(self, program: Program, chunk: int,
                   workspaces: dict[bool, Tensor]) -> MegatronTimeline:
         timeline = MegatronTimeline(program, (), self.bindings, chunk)
-        timeline.memory, timeline.marks, timeline.workspaces = self.memory, self.marks, workspaces
+        timeline.memory, timeline.workspaces = self.memory, workspaces
+        timeline.marks, timeline.positions = self.marks, self.positions
         return timeline
 
     def _build(self, device: Device) -> None:
@@ -67,39 +69,32 @@ class MegatronRunner:
             if rank.distributed:
                 memory.drop(*(number for w, number in made if any(w is v for v in chunk.weights)
                               and f"unused {w.name}" not in unused))
-        for (weight, numel), master in zip(rank.order, rank.masters().tensors, strict=True):
+        masters = () if self.options.use_precision_aware_optimizer else rank.masters().tensors
+        for (weight, numel), master in zip(rank.order, masters, strict=False):
             clone = memory.allocate(Tensor("clone", (numel,), weight.dtype), "optimizer")
             memory.allocate(master, "optimizer")
             memory.drop(clone)
         for scalar in scalars(self.options):
             memory.allocate(scalar, "buffers")
 
-    def step(self) -> None:
+    def step(self, *, first: bool = False) -> None:
         """zero_grad, micro-batches, update."""
-        memory = self.memory
-        memory.drop(*self.bindings.batches, *self.copies)
-        self.bindings.batches, self.copies = [], []
+        self.memory.drop(*self.copies)
+        self.copies = []
+        self.bindings.begin_step()
+        self.bindings.count_tokens()
         for number, step in enumerate(self.order):
-            if step.kind == BACKWARD:
-                self.prefetch(number)
+            ahead = prefetched(self.order, number, self.programs, self.options)
+            if ahead is not None:
+                self.bindings.prefetched = self.memory.allocate(ahead)
             self.run_pass(step)
-        self.bindings.end_step()
         self.mark("optimizer step")
+        self.bindings.end_step()
         self.update()
+        self.mark("zero grad")
 
     def mark(self, instant: str) -> None:
         self.marks.append((len(self.memory.events), instant))
-
-    def prefetch(self, number: int) -> None:
-        """Interleaved with overlap: between a forward and a backward pass the input of the next forward is
-        received already."""
-        if len(self.timelines) == 1 or not self.options.overlap_p2p_communication:
-            return
-        after = self.order[number - 1].kind == FORWARD and self.order[number + 1:number + 2]
-        if after and after[0].kind == FORWARD:
-            received = self.timelines[after[0].chunk].program.received
-            if received is not None:
-                self.bindings.prefetched = self.memory.allocate(received)
 
     def run_pass(self, step: Pass) -> None:
         """One pass of one micro-batch."""
@@ -125,5 +120,29 @@ class MegatronRunner:
         if rank.copies_gradients:
             self.copies = [memory.allocate(t, "gradients") for t in rank.gradient_copies().tensors]
         if not self.moments:
-            for first, second in zip(*(kept.tensors for kept in rank.moments()), strict=True):
-                self.moments += [memory.allocate(first, "optimizer"), memory.allocate(second, "optimizer")]
+            self.make_states()
+        for group in rank.unscaled():
+            memory.drop(*[memory.allocate(tensor, "optimizer") for tensor in group])
+
+    def make_states(self) -> None:
+        """Per shard both moments, and with the precision-aware optimizer its main parameters and scales."""
+        kept = [*self.rank.moments()]
+        if self.options.use_precision_aware_optimizer:
+            kept.append(self.rank.masters())
+        for states in zip(*(k.tensors for k in kept), strict=True):
+            self.moments += [self.memory.allocate(tensor, "optimizer") for tensor in states]
+        self.moments += [self.memory.allocate(t, "optimizer") for t in self.rank.scales().tensors]
+
+
+def megatron_run(run: Run, programs: list[Program], steps: int, stage: int = 0) -> MegatronRunner:
+    """A run of so many steps from an empty allocator, on the first of the ranks that divide the optimizer.
+
+    A step has the micro-batches after which everything repeats; all of them where they pile up.
+    """
+    options = run.parallel.megatron
+    piles_up = options.keeps_batches or options.defer_embedding_wgrad_compute
+    runner = MegatronRunner(
+        run, programs, stage_order(run, stage, None if piles_up else repeating_micro_batches(run)), stage)
+    for _ in range(steps):
+        runner.step()
+    return runner

@@ -2,8 +2,10 @@
 
 bf16 reduces and keeps gradients in fp32 (accumulate_allreduce_grads_in_fp32); fp16 keeps them in fp16 and
 has an fp32 copy from the update to the next zero_grad. The distributed optimizer divides everything but
-parameters and gradients: 6 + 12 / d bytes a parameter.
-Ref: Megatron-LM megatron/training/arguments.py, megatron/core/optimizer/optimizer.py.
+parameters and gradients: 6 + 12 / d bytes a parameter. The precision-aware optimizer reads 16-bit
+gradients as they are, and keeps states of other dtypes with a scale each.
+Ref: Megatron-LM megatron/training/arguments.py, megatron/core/optimizer/optimizer.py,
+distrib_optimizer.py; TransformerEngine pytorch/optimizers/fused_adam.py.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuledger.config.parallelism import Parallelism
+from gpuledger.config.run import Run
 from gpuledger.program.tensor import ITEMSIZE, Tensor
 
 from ...allocator.sizes import MIN_BLOCK_BYTES
@@ -59,13 +62,23 @@ class RankStates:
     @property
     def gradient_dtype(self) -> str:
         """Of the main gradients."""
-        narrow = self.options.params_dtype == "float16" or self.options.reduce_gradients_in_16_bit
-        return self.options.params_dtype if narrow else "float32"
+        options = self.options
+        if options.params_dtype == "float16":
+            return "float32" if options.accumulate_allreduce_grads_in_fp32 else "float16"
+        narrow = options.reduce_gradients_in_16_bit or options.main_grads_dtype == "bfloat16"
+        return "bfloat16" if narrow else "float32"
 
     @property
     def copies_gradients(self) -> bool:
         """The update works on fp32 copies of 16-bit gradients, which stay until zero_grad."""
-        return self.gradient_dtype != "float32"
+        return self.gradient_dtype != "float32" and not self.options.use_precision_aware_optimizer
+
+    @property
+    def keeps_remainders(self) -> bool:
+        """Of the main parameters, only the 16 bits that bf16 parameters lack."""
+        options = self.options
+        return (options.use_precision_aware_optimizer and options.store_param_remainders
+                and options.params_dtype == "bfloat16" and options.main_params_dtype == "float32")
 
     @property
     def order(self) -> list[tuple[Tensor, int]]:
@@ -94,6 +107,8 @@ class RankStates:
         return sum(buffer.padding_elements for buffer in self.buffers) * ITEMSIZE[dtype]
 
     def masters(self) -> Kept:
+        if self.keeps_remainders:
+            return self._of_shards("main parameters, lower 16 bits", "int16")
         return self._of_shards("main parameters", self.options.main_params_dtype)
 
     def moments(self) -> tuple[Kept, Kept]:
@@ -103,13 +118,34 @@ class RankStates:
     def gradient_copies(self) -> Kept:
         return self._of_shards("fp32 gradients of the update", "float32", "gradients")
 
+    @property
+    def scaled(self) -> tuple[str, ...]:
+        """Dtypes of a shard's states that are not fp32: each has a scale, and an fp32 copy in the update."""
+        options = self.options
+        if not options.use_precision_aware_optimizer:
+            return ()
+        dtypes = (options.exp_avg_dtype, options.exp_avg_sq_dtype, options.main_params_dtype)
+        return tuple(dtype for dtype in dtypes if dtype != "float32")
+
+    def scales(self) -> Kept:
+        """One number per shard and state that is not fp32."""
+        count = len(self.scaled) * len(self.order)
+        return Kept("optimizer", "scales of states",
+                    tuple(Tensor("scale", (1,), "float32") for _ in range(count)))
+
+    def unscaled(self) -> list[list[Tensor]]:
+        """For each of the optimizer's groups the fp32 copies of states that its update makes. [M20]"""
+        groups = ([s for s in self.order if decays(s[0])], [s for s in self.order if not decays(s[0])])
+        return [[Tensor(f"fp32 copy of a {dtype} state", (numel,), "float32")
+                 for _, numel in group for dtype in self.scaled] for group in groups]
+
     def _of_shards(self, name: str, dtype: str, category: str = "optimizer") -> Kept:
         return Kept(category, name, tuple(Tensor(name, (numel,), dtype) for _, numel in self.order))
 
     def all(self) -> list[Kept]:
-        """After a step."""
-        kept = [self.parameters(), self.gradients(), self.masters(), *self.moments()]
-        return [*kept, self.gradient_copies()] if self.copies_gradients else kept
+        """What lives through every step."""
+        kept = [self.parameters(), self.gradients(), self.masters(), *self.moments(), self.scales()]
+        return [k for k in kept if k.tensors]
 
 
 def decays(weight: Tensor) -> bool:
@@ -123,3 +159,14 @@ def as_states(kept: Iterable[Kept]) -> list[State]:
                   k.padding_bytes, sum(int(-t.nbytes % MIN_BLOCK_BYTES) for t in k.tensors), "M13",
                   f"{sum(int(t.numel) for t in k.tensors):,} elements of {k.tensors[0].dtype}")
             for k in kept if k.tensors]
+
+
+def chunks_of(weights: Sequence[Sequence[Tensor]], run: Run) -> list[Chunk]:
+    """The chunks' weights; on a stage without embedding a tied output layer is a copy. With several
+    stages the embedding itself is shared too."""
+    tied = run.model.tie_embeddings and run.parallel.pp > 1
+    found = []
+    for of_chunk in weights:
+        shared = [w for w in of_chunk if w.name in ("word_embeddings.weight", "output_layer.weight")]
+        found.append(Chunk(tuple(of_chunk), shared[0] if tied and shared else None))
+    return found

@@ -1,80 +1,17 @@
-"""A micro-batch of Megatron-LM: its batch, its received input, gradients that go to main gradients. [M15]
-
-The schedule and the model bind more than they need: the last input of a chunk and its gradient stay bound
-(`decoder.input_tensor`, and the schedule's `input_tensor_grad`) until another takes their place.
-Ref: Megatron-LM megatron/core/pipeline_parallel/schedules.py,
-megatron/core/transformer/transformer_block.py (set_input_tensor).
-"""
+"""A micro-batch of Megatron-LM: its batch, its received input, gradients that go to main gradients. [M15]"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from gpuledger.program.megatron.model import OUTPUT_LAYER
 from gpuledger.program.model import Program
-from gpuledger.program.program import Op
+from gpuledger.program.program import Moves, Op, Part
 from gpuledger.program.tensor import Tensor
 
 from ...group_timeline import GroupTimeline
-from ...ledger import Memory
-
-
-@dataclass
-class Bindings:
-    """What schedule and model of one rank keep bound between passes. One chunk: the previous input lives
-    until the next forward has run (the last graph still holds it)."""
-
-    memory: Memory
-    single_chunk: bool
-    gradient: int | None = None
-    bound: dict[int, tuple[int, int]] = field(default_factory=dict)
-    latest: dict[int, int] = field(default_factory=dict)
-    previous: int | None = None
-    prefetched: int | None = None
-    keeps_batches: bool = False
-    batches: list[int] = field(default_factory=list)
-    shared_buffer: tuple[int, int] | None = None  # bytes, number of the allocation
-
-    def begin_forward(self, chunk: int, received: int) -> None:
-        """The chunk's decoder gets another input."""
-        self.latest[chunk] = received
-        old = self.bound.pop(chunk, None)
-        if old is None:
-            return
-        if self.single_chunk:
-            self.previous = old[0]
-        else:
-            self.memory.drop(old[0])
-        self.memory.drop(old[1])
-
-    def end_forward(self) -> None:
-        if self.previous is not None:
-            self.memory.drop(self.previous)
-            self.previous = None
-
-    def end_backward(self, chunk: int, received: int, gradient: int) -> None:
-        """The schedule's variable gets another gradient; the latest input keeps its own."""
-        if self.gradient is not None:
-            self.memory.drop(self.gradient)
-        self.gradient = gradient
-        if self.latest[chunk] == received:
-            self.bound[chunk] = received, self.memory.hold(gradient)
-        else:
-            self.memory.drop(received)
-
-    def end_step(self) -> None:
-        if self.gradient is not None:
-            self.memory.drop(self.gradient)
-            self.gradient = None
-
-    def request(self, tensor: Tensor) -> None:
-        """The global buffer grows to what is asked for: a new one, then the old one goes."""
-        nbytes, old = self.shared_buffer or (0, None)
-        if tensor.nbytes > nbytes:
-            number = self.memory.allocate(tensor, "buffers")
-            if old is not None:
-                self.memory.drop(old)
-            self.shared_buffer = int(tensor.nbytes), number
+from ...schedule import Step, schedule
+from .bindings import Bindings
 
 
 class MegatronTimeline(GroupTimeline):
@@ -91,25 +28,28 @@ class MegatronTimeline(GroupTimeline):
 
     def store(self, parameter: Tensor, number: int) -> None:
         """The gradient was added to the main gradient."""
-        self.memory.drop(number)
+        bindings = self.bindings
+        if (bindings is not None and bindings.options.defer_embedding_wgrad_compute
+                and parameter.name == "output_layer.weight"):
+            bindings.store_deferred(number)
+        else:
+            self.memory.drop(number)
 
     def forward_pass(self) -> None:
         self.batch_numbers = [self.memory.allocate(t, "activations") for t in self.program.batch]
         super().forward_pass()
         if self.bindings is not None:
             self.bindings.end_forward()
+            if not self.program.sends:
+                self.bindings.report()
 
     def receive(self, activation: Tensor) -> None:
-        bindings = self.bindings
-        if bindings is None:
+        if self.bindings is None:
             super().receive(activation)
             return
-        if bindings.prefetched is None:
-            number = self.memory.allocate(activation)
-        else:
-            number, bindings.prefetched = bindings.prefetched, None
-            self.memory.current[activation] = number
-        bindings.begin_forward(self.chunk, number)
+        number = self.bindings.receive(activation)
+        self.memory.current[activation] = number
+        self.bindings.begin_forward(self.chunk, number)
 
     def send_back(self) -> None:
         received, bindings = self.program.received, self.bindings
@@ -118,14 +58,34 @@ class MegatronTimeline(GroupTimeline):
         else:
             gradient = self.pending.pop(received).number
             bindings.end_backward(self.chunk, self.memory.current[received], gradient)
-        if bindings is not None and bindings.keeps_batches:
+        if bindings is not None and bindings.options.keeps_batches:
             bindings.batches += self.batch_numbers
         else:
             self.memory.drop(*self.batch_numbers)
 
     def run(self, op: Op, *, saving: bool) -> None:
         if self.bindings is not None:
-            for tensor in op.reads:
-                if tensor.role == "shared_buffer":
-                    self.bindings.request(tensor)
+            self.bindings.request(op)
         super().run(op, saving=saving)
+
+    def recompute(self, region: Part) -> None:
+        """All of it runs again: Megatron's own checkpoint does not stop early, and its backward holds the
+        output. Ref: megatron/core/tensor_parallel/random.py (CheckpointFunction). [M18]"""
+        self.recomputed.add(region)
+        steps = schedule(region)
+        output = steps[-1].op.writes[0]
+        for step in steps:
+            self.run(step.op, saving=True)
+            self.release(tensor for tensor in step.releases if tensor is not output)
+        self.checkpoints[region].append(self.memory.current[output.storage])
+
+    def postpone(self, step: Step, moves: Moves, held: list[int]) -> tuple[Tensor, ...]:
+        """The output layer's weight gradient may wait, with its input and its gradient. [M19]"""
+        bindings = self.bindings
+        if bindings is None or step.op.name != OUTPUT_LAYER or not bindings.defers:
+            return ()
+        self.split = True
+        weights = super().postpone(step, moves, held)
+        self.split = False
+        bindings.deferred.append(self.deferred.pop())
+        return weights
