@@ -191,7 +191,7 @@ def vocabulary_cross_entropy(tape: Tape, local: Local, logits: Tensor) -> Tensor
             Op(
                 "cross entropy",
                 (wide,),
-                (losses, softmax),
+                (losses, softmax, mask, shifted),
                 saves=(softmax, mask, shifted),
                 forward=(
                     +largest,
