@@ -158,16 +158,21 @@ class StepPeak:
 
     def update_of(self, weights: tuple[Tensor, ...]) -> tuple[StepRunner, Size, int]:
         """The optimizer on these weights of this rank, and the highest level of its temporaries."""
-        update_alone = replace(self.program, root=Part("update"), weights=weights)
-        runner = self.policy.runner(update_alone, self.training, 1)
-        runner.optimizer.brief = True
-        runner.update(first=False)
+        runner = self.updated(weights)
         live = best = position = 0
         for i, (sign, _, nbytes) in enumerate(runner.memory.events):
             live += sign * nbytes
             if live > best:
                 best, position = live, i + 1
         return runner, best, position
+
+    def updated(self, weights: tuple[Tensor, ...]) -> StepRunner:
+        """A runner that has done nothing but the update of these weights, briefly."""
+        update_alone = replace(self.program, root=Part("update"), weights=weights)
+        runner = self.policy.runner(update_alone, self.training, 1)
+        runner.optimizer.brief = True
+        runner.update(first=False)
+        return runner
 
     def _live(self, memory: Memory, position: int, begin: int = 0) -> list[Live]:
         """Tensors made from event number `begin` on and live after `position` events, equal ones counted

@@ -135,6 +135,11 @@ class Policy:
         return clip(gradients)
 
 
+def listed(weights: Counted) -> list[Tensor]:
+    """Each tensor as often as it is there."""
+    return [weight for weight, count in weights for _ in range(count)]
+
+
 def whole(weights: Counted) -> list[Share]:
     """Each tensor undivided."""
     return [Share(weight, count, weight.numel) for weight, count in weights]

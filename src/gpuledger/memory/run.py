@@ -21,9 +21,8 @@ def steady_step(program: Program, training: Training, num_microbatches: int,
                 policy: Policy = UNDIVIDED) -> StepRunner:
     """One step in steady state: what lives between steps is there, and not in the stream."""
     runner = policy.runner(program, training, num_microbatches)
-    if not training.set_to_none:
-        runner.timeline.earlier_gradients(kept=True)
-        runner.memory.events.clear()
+    runner.resume()
+    runner.memory.events.clear()
     runner.step()
     return runner
 

@@ -62,6 +62,11 @@ class StepRunner:
         if self.training.set_to_none:
             self.zero_grad()
 
+    def resume(self) -> None:
+        """What the step before has left, beside states: kept gradients."""
+        if not self.training.set_to_none:
+            self.timeline.earlier_gradients(kept=True)
+
     def micro_batches(self) -> None:
         """Forward and backward passes of one step."""
         for number in range(self.num_microbatches):

@@ -198,9 +198,11 @@ class Timeline:
         steps = schedule(region)
         last = max(i for i, step in enumerate(steps) if step.op.saves)
         for step in steps[:last]:
+            self.run_again(step)
             self.run(step.op, saving=not step.op.only_recomputed)
             self.release(step.releases)
         ran, final = [step.op for step in steps[:last]], steps[last].op
+        self.run_again(steps[last])
         if final.saves_an_output:
             ran.append(final)
             self.run(final, saving=True)
@@ -208,6 +210,12 @@ class Timeline:
             self.saved[final] = self.memory.hold_all(final.saves)
         written = {t for op in ran for t in op.writes}
         self.release(t for step in steps[last:] for t in step.releases if t in written)
+
+    def reach(self, step: Step) -> None:
+        """Before it is asked whether an operator has a gradient to hand back."""
+
+    def run_again(self, step: Step) -> None:
+        """Before a checkpoint's operator runs again; the last one only begins to."""
 
     # ---- backward
     def backward(self) -> None:
@@ -219,6 +227,7 @@ class Timeline:
         ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}
         for step in reversed(self.steps):
             op, region = step.op, step.region
+            self.reach(step)
             if op.only_recomputed or not any(t in self.pending for t in op.writes):
                 continue
             self.enter(step)
@@ -324,17 +333,21 @@ class Timeline:
                     self.store(tensor, self.pending.pop(tensor).number)
 
     def accumulate(self, tensor: Tensor, new: Buffer) -> None:
+        """Add to what the tensor's node has received."""
+        self.add_to(self.pending, tensor, new)
+
+    def add_to(self, buffers: dict[Tensor, Buffer], tensor: Tensor, new: Buffer) -> None:
         """Add in place where the buffer is nobody else's, dense and no view; otherwise into a third
         one."""
         memory = self.memory
-        old = self.pending.setdefault(tensor, new)
+        old = buffers.setdefault(tensor, new)
         if old is new:
             return
         alone = memory.holders[old.number] == 1 and not old.is_view
         if not (alone and dense(tensor.shape, old.strides)):
             total = memory.allocate(tensor.gradient())
             strides = elementwise(tensor.shape, old.strides, new.strides)
-            self.pending[tensor] = Buffer(total, is_view=False, strides=strides)
+            buffers[tensor] = Buffer(total, is_view=False, strides=strides)
             memory.drop(old.number)
         memory.drop(new.number)
 

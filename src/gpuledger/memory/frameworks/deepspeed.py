@@ -15,7 +15,7 @@ from gpuledger.program.model import Program
 from gpuledger.program.sizes import Size, round_up
 from gpuledger.program.tensor import Tensor
 
-from ..policy import Counted, Kept, Policy, Share
+from ..policy import Counted, Kept, Policy, Share, listed
 from ..step import StepRunner
 from .deepspeed_runner import DeepSpeedRunner
 from .deepspeed_timeline import DeepSpeedTimeline
@@ -123,20 +123,18 @@ class DeepSpeed(Policy):
                      f"{part:,} elements of float32")]
 
 
-def listed(weights: Counted) -> list[Tensor]:
-    """Each tensor as often as it is there."""
-    return [weight for weight, count in weights for _ in range(count)]
-
-
 def unmodelled_deepspeed(run: Run) -> Iterator[Problem]:
     """What has no account yet."""
     training, stage, options = run.training, run.parallel.zero_stage, run.parallel.deepspeed
     if stage == 1 and options.overlap_comm and run.num_microbatches > 1:
         yield Problem("stage 1 with overlap_comm and several micro-batches is not modelled",
                       "set zero_stage: 2, or leave overlap_comm out")
-    if stage not in (1, 2):
-        yield Problem(f"DeepSpeed ZeRO stage {stage} is not modelled yet",
-                      "use zero_stage: 1 or 2, or framework: fsdp2")
+    if stage == 0:
+        yield Problem("DeepSpeed's stage 0 is not modelled yet",
+                      "use zero_stage: 1, 2 or 3, or framework: ddp")
+    if stage == 3 and training.loss in ("chunked", "fused_linear"):
+        yield Problem(f"loss {training.loss} calls the head outside of its module's hooks, which "
+                      "DeepSpeed's stage 3 needs", "use loss: cross_entropy, or framework: fsdp2")
     if training.precision != "bf16-master":
         yield Problem(
             f"DeepSpeed keeps fp32 masters of bf16 weights, but precision is {training.precision}",

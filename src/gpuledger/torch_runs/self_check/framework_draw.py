@@ -10,7 +10,7 @@ from pydantic_core import ValidationError
 from gpuledger.config.run import Run
 from gpuledger.memory.frameworks import unmodelled
 
-from .draw import draw_run
+from .draw import draw_run, kernels_for
 
 RANKS = (1, 2, 2, 8, 8, 64, 512)
 Options = dict[str, Any]
@@ -33,7 +33,8 @@ def draw_framework_run(rng: random.Random, framework: str) -> tuple[Run, int]:
             run = Run.model_validate(keys)
         except ValidationError:
             continue
-        if not any(unmodelled(run)):
+        possible = run.training.attention in kernels_for(run.model, run.training.precision)
+        if possible and not any(unmodelled(run)):
             return run, rng.choice([0, 0, ranks - 1, ranks // 2])
 
 
@@ -90,7 +91,17 @@ def draw_deepspeed(rng: random.Random, ranks: int, micro_batches: int) -> tuple[
     options = {"reduce_bucket_size": rng.choice([20_000, 200_000, 1_000_000, 50_000_000])}
     options |= some(rng, {"overlap_comm": (0.4, [True, False])})
     training = adam(rng) | {"precision": "bf16-master", "set_to_none": True, "keep_logits": False}
-    return {"zero_stage": rng.choice([1, 2]), "deepspeed": options}, training
+    stage = rng.choice([1, 2])
+    if rng.random() < 0.6:
+        stage = 3
+        options |= some(rng, {
+            "stage3_prefetch_bucket_size": (0.6, [0, 3_000, 50_000, 400_000]),
+            "stage3_param_persistence_threshold": (0.6, [0, 500, 10_000]),
+            "stage3_max_live_parameters": (0.5, [100_000, 1_000_000]),
+            "stage3_max_reuse_distance": (0.5, [0, 100_000, 1_000_000]),
+            "sub_group_size": (0.4, [1_000, 50_000])})
+        training["loss"] = rng.choice(["cross_entropy", "fp32_logits"])
+    return {"zero_stage": stage, "deepspeed": options}, training
 
 
 Draw = Callable[[random.Random, int, int], tuple[Options, Options]]

@@ -1,0 +1,161 @@
+"""DeepSpeed's ZeRO stage 3: every parameter in N equal parts, gathered module by module. [D7]-[D11]
+
+Ref: deepspeed/runtime/zero/stage3.py, DeepSpeed 0.19.8.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from gpuledger.config.frameworks import DeepSpeedOptions
+from gpuledger.config.run import Run
+from gpuledger.config.training import Training
+from gpuledger.program.device import Device
+from gpuledger.program.model import Program, Stage
+from gpuledger.program.reductions import reduce_all
+from gpuledger.program.sizes import Size, ceil_div
+from gpuledger.program.tensor import Tensor
+
+from ..optimizer_step import OptimizerStep
+from ..policy import Counted, Kept, Policy, Share, listed
+from ..step import StepRunner
+from .stage3_linear import with_own_linears
+from .stage3_timeline import Stage3Timeline
+
+
+@dataclass(frozen=True)
+class Stage3(Policy):
+    """One rank of `ranks`; all keep the same."""
+
+    ranks: int
+    options: DeepSpeedOptions = field(default_factory=DeepSpeedOptions)
+
+    equation = "D7"
+
+    @property
+    def divides_matrices(self) -> bool:
+        return True
+
+    @property
+    def walks_layers_once(self) -> bool:
+        """Prefetching and buckets span layers as their sizes have it."""
+        return False
+
+    def computed(self, training: Training) -> Training:
+        """The model is bf16; its fp32 masters are the engine's."""
+        return training.model_copy(update={"precision": "bf16", "set_to_none": True})
+
+    def build(
+        self, run: Run, device: Device, part: Stage, num_layers: int | None = None
+    ) -> Program:
+        """The program with DeepSpeed's linear function."""
+        return with_own_linears(super().build(run, device, part, num_layers))
+
+    def part(self, weight: Tensor) -> Size:
+        """Elements of a parameter that each rank stores. [D7]"""
+        return ceil_div(weight.numel, self.ranks)
+
+    def sub_groups(self, weights: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Weights whose parts the optimizer updates at a time: until sub_group_size is there.
+
+        Ref: _create_fp16_sub_groups.
+        """
+        groups: list[list[Tensor]] = [[]]
+        filled: Size = 0
+        for weight in weights:
+            if filled >= self.options.sub_group_size:
+                groups.append([])
+                filled = 0
+            groups[-1].append(weight)
+            filled = filled + self.part(weight)
+        return groups
+
+    def parts(self, weights: Sequence[Tensor]) -> Size:
+        """Elements of the parts of several parameters."""
+        return sum(self.part(weight) for weight in weights)
+
+    def timeline(self, program: Program, workspaces: Iterable[Tensor] = ()) -> Stage3Timeline:
+        return Stage3Timeline(program, self, workspaces)
+
+    def runner(self, program: Program, training: Training, num_microbatches: int,
+               workspaces: tuple[Tensor, ...] = ()) -> StepRunner:
+        return Stage3Runner(program, training, num_microbatches, workspaces, self)
+
+    def parameters(self, weights: Counted) -> list[Share]:
+        return [self._flat("flat parameters", listed(weights), listed(weights)[0].dtype)]
+
+    def updated(self, weights: Counted) -> list[Share]:
+        """One fp32 tensor for each sub-group."""
+        every = listed(weights)
+        whole = self._flat("flat partition", every, "float32")
+        shares = [replace(whole, local=Tensor("flat partition", (self.parts(group),), "float32"),
+                          whole_elements=0, padding_elements=0) for group in self.sub_groups(every)]
+        return [replace(shares[0], whole_elements=whole.whole_elements,
+                        padding_elements=whole.padding_elements), *shares[1:]]
+
+    def _flat(self, name: str, weights: Sequence[Tensor], dtype: str) -> Share:
+        part = self.parts(weights)
+        elements = sum(weight.numel for weight in weights)
+        return Share(Tensor(name, (part,), dtype, "parameter"), 1, elements,
+                     self.ranks * part - elements, f" / {self.ranks} ranks")
+
+    def kept(self, weights: Sequence[Tensor], training: Training) -> list[Kept]:
+        """Masters, gradients of the parts, and the ipg buffer, which is there from the start. [D7]"""
+        masters = tuple(Tensor("master", (self.parts(group),), "float32")
+                        for group in self.sub_groups(weights))
+        part, limit = self.parts(weights), self.options.reduce_bucket_size
+        gradients = Tensor("gradient partitions", (part,), weights[0].dtype)
+        buffer = Tensor("ipg buffer", (limit,), weights[0].dtype)
+        return [
+            Kept("optimizer", "fp32 master weights", masters, "D7", f"{part:,} elements of float32"),
+            Kept("gradients", "gradient partitions", (gradients,), "D7", f"{part:,} elements"),
+            Kept("buffers", "ipg buffer", (buffer,), "D3", f"reduce_bucket_size {limit:,} elements")]
+
+
+class Stage3Runner(StepRunner):
+    """Steps of stage 3: norms in fp64, then sub-group by sub-group an fp32 copy of its gradients and the
+    optimizer on it. [D11]"""
+
+    def __init__(self, program: Program, training: Training, num_microbatches: int,
+                 workspaces: tuple[Tensor, ...], policy: Stage3):
+        super().__init__(program, training, num_microbatches, workspaces, policy)
+        timeline = cast(Stage3Timeline, self.timeline)
+        timeline.rehearse(persistent=num_microbatches == 1)
+        device = program.tape.device
+        self.optimizers = [OptimizerStep(self.memory, [flat], training, device)
+                           for flat in self.optimizer.weights]
+
+    def resume(self) -> None:
+        """The update before has gathered the persistent parameters."""
+        super().resume()
+        cast(Stage3Timeline, self.timeline).gather_persistent()
+
+    def update(self, *, first: bool) -> None:
+        memory, timeline = self.memory, cast(Stage3Timeline, self.timeline)
+        policy, weights = cast(Stage3, self.policy), self.program.weights
+        timeline.coordinator.free_all()
+        memory.equation = "D11"
+        norms = []
+        for weight in weights:
+            double = Tensor("gradient in fp64", (policy.part(weight),), "float64")
+            norm = Tensor("norm", (), "float64")
+            partial, semaphores = reduce_all(policy.part(weight), self.program.tape.device, 8)
+            memory.play((+double, +norm, +partial, +semaphores, -semaphores, -partial, -double),
+                        "optimizer")
+            norms.append(memory.current[norm])
+        memory.drop(*norms)
+        for optimizer, group in zip(self.optimizers, policy.sub_groups(weights), strict=True):
+            (flat,) = optimizer.weights
+            copies = []
+            if len(group) > 1:
+                copies.append(memory.allocate(
+                    Tensor("flattened gradients", flat.shape, weights[0].dtype), "optimizer"))
+            single = memory.allocate(Tensor("fp32 gradients", flat.shape, "float32"), "optimizer")
+            memory.drop(*copies)
+            optimizer.step(first=first)
+            memory.drop(single)
+        timeline.gather_persistent()
+
+    def zero_grad(self) -> None:
+        """The update has done it."""
