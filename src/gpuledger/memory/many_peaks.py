@@ -15,7 +15,8 @@ import numpy as np
 
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
-from gpuledger.program.sizes import MixedSizes, Size, uniformly
+from gpuledger.program.many_sizes import ManySizes, cells
+from gpuledger.program.sizes import MixedSizes, Size
 
 from .allocator.sizes import MIN_BLOCK_BYTES
 from .group_timeline import GroupTimeline
@@ -33,35 +34,6 @@ SIZES = (
 CELLS_AT_ONCE = 1024  # columns of the matrix of levels: bounds its memory
 
 Array = Any  # a NumPy array of 64-bit integers
-
-
-class Sizes(np.ndarray):
-    """Sizes that may stand where a size decides.
-
-    A truth that differs between entries raises MixedSizes, by which the array is divided.
-    """
-
-    def __bool__(self) -> bool:
-        return uniformly(np.asarray(self))
-
-    def __index__(self) -> int:
-        """The one value of all entries, for code that counts."""
-        if not self == self.flat[0]:
-            raise MixedSizes(np.asarray(self == self.flat[0]))
-        return int(self.flat[0])
-
-    __int__ = __index__
-
-    def __iadd__(self, other: Size) -> Size:  # type: ignore[misc]
-        """Not in place: a level that is counted up is kept as the highest so far."""
-        return self + other
-
-    def __format__(self, spec: str) -> str:
-        """In descriptions, which a walk of many runs does not return."""
-        return "various"
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
 
 
 def find_peaks(runs: Sequence[Run], device: Device) -> list[PeakBytes]:
@@ -96,7 +68,7 @@ def merged(runs: Sequence[Run]) -> Run:
     for part, name in SIZES:
         values = [getattr(getattr(run, part), name) for run in runs]
         if len(set(values)) > 1:
-            changes[part][name] = np.array(values, dtype=np.int64).view(Sizes)
+            changes[part][name] = ManySizes(values)
     first = runs[0]
     return first.model_copy(
         update={
@@ -156,10 +128,7 @@ class _Accounts:
 
     def cells(self, size: Size) -> Array:
         """A size as one entry per run."""
-        columns = self.columns
-        if isinstance(size, np.ndarray) and size.ndim:
-            return np.asarray(size)[columns]
-        return np.full(columns.stop - columns.start, int(size), dtype=np.int64)
+        return cells(size, self.columns)
 
     def _states(self, category: str) -> Array:
         return self.cells(sum(s.nbytes for s in self.finder.states if s.category == category))

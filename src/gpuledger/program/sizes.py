@@ -23,7 +23,7 @@ def uniformly(condition: Any) -> bool:
     if condition is True or condition is False:
         return condition
     if not hasattr(condition, "all"):
-        return bool(condition)
+        return bool(condition)       # of ManySizes too, which raises by itself
     if condition.any() and not condition.all():
         raise MixedSizes(condition)
     return bool(condition.all())
@@ -35,8 +35,11 @@ def each(function: Callable[..., int], *sizes: Size) -> Size:
     if array is None:
         return function(*sizes)
     rows = [size.tolist() if hasattr(size, "tolist") else [size] * len(array) for size in sizes]
+    results = [function(*row) for row in zip(*rows, strict=True)]
+    if not hasattr(array, "copy"):
+        return type(array)(results)                      # ManySizes
     result = array.copy()
-    result[:] = [function(*row) for row in zip(*rows, strict=True)]
+    result[:] = results
     return result
 
 
