@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -25,40 +25,13 @@ from gpuledger.memory.pipeline.stage_peak import ALL
 from gpuledger.program.many_sizes import ManySizes
 
 from .layouts import Layouts, Space
+from .rows import Rows
 from .stages import ROUNDS, Moment, PartKey, StageKind, stage_kinds
 from .states import StageContent, constants
 from .walks import FIELDS, Array, Bytes, CodePaths, Depth, PartWalk, PassBytes
 
 Progress = Callable[[int, int], None]
 Wanted = dict[tuple[PartKey, str], Array]  # which rows a part is walked for
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Distinct combinations of some columns; `of_layout` says which one each layout has."""
-
-    columns: dict[str, Array]
-    of_layout: Array
-
-    @classmethod
-    def of(cls, columns: dict[str, Array]) -> Rows:
-        """Packed into one number each, and sorted."""
-        key = np.zeros(len(next(iter(columns.values()))), np.int64)
-        for column in columns.values():
-            key = key * (int(column.max(initial=0)) + 1) + column
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        return cls({name: column[first] for name, column in columns.items()}, inverse)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def classes(self, *names: str, apart: tuple[str, ...] = ()) -> Iterator[Array]:
-        """Numbers of the rows that agree in `names`, and in whether `apart` is more than 1."""
-        keys = [self.columns[name] for name in names] + [self.columns[name] > 1 for name in apart]
-        packed = Rows.of(dict(enumerate(keys))) if keys else None  # type: ignore[arg-type]
-        group = packed.of_layout if packed else np.zeros(len(self), np.int64)
-        for number in range(int(group.max(initial=-1)) + 1):
-            yield np.flatnonzero(group == number)
 
 
 class PeakMemory:

@@ -20,11 +20,12 @@ from ...program.head import head
 from ...program.local import Local
 from ...program.precision import PRECISIONS
 from ...program.program import Op, Part, Script, Tape
+from ...program.sizes import Size
 from ...program.tensor import Tensor
 from .inputs import Counted, Traffic
 
 
-def counted(model: Model, training: Training, *, tp: int = 1, cp: int = 1) -> Counted:
+def counted(model: Model, training: Training, *, tp: Size = 1, cp: Size = 1) -> Counted:
     """One micro-batch on one rank. Raises InputError where sizes do not divide."""
     return Counted(
         block_traffic(model, training, tp=tp, cp=cp),
@@ -33,14 +34,14 @@ def counted(model: Model, training: Training, *, tp: int = 1, cp: int = 1) -> Co
     )
 
 
-def block_traffic(model: Model, training: Training, *, tp: int = 1, cp: int = 1) -> Traffic:
+def block_traffic(model: Model, training: Training, *, tp: Size = 1, cp: Size = 1) -> Traffic:
     """One decoder block on one rank. [T4] Raises InputError where sizes do not divide."""
     tape, local, x, _ = start(model, training, tp, cp)
     block(tape, 0, x, model, training, local)
     return count(tape.root.body[-1])
 
 
-def head_traffic(model: Model, training: Training, *, tp: int = 1, cp: int = 1) -> Traffic:
+def head_traffic(model: Model, training: Training, *, tp: Size = 1, cp: Size = 1) -> Traffic:
     """Final norm, head and loss on one rank. [T7]"""
     tape, local, x, token_weight = start(model, training, tp, cp)
     before = len(tape.root.body)
@@ -48,7 +49,7 @@ def head_traffic(model: Model, training: Training, *, tp: int = 1, cp: int = 1) 
     return count(Part("head", body=tape.root.body[before:]))
 
 
-def start(model: Model, training: Training, tp: int, cp: int) -> tuple[Tape, Local, Tensor, Tensor]:
+def start(model: Model, training: Training, tp: Size, cp: Size) -> tuple[Tape, Local, Tensor, Tensor]:
     """A tape that holds the embedding, and its output."""
     tape = Tape(PRECISIONS[training.precision], Device(), FusedKernels.of(model, training))
     local = Local.of(model, training, tp, cp)
@@ -60,7 +61,8 @@ def count(part: Part | Op) -> Traffic:
     """All operators inside. A tensor with several readers has their gradients summed."""
     assert isinstance(part, Part)
     ops = [op for op in part.ops() if not op.only_recomputed]
-    forward, backward = [0, 0], [0, 0]
+    forward: list[Size] = [0, 0]
+    backward: list[Size] = [0, 0]
     for op in ops:
         for total, (num_bytes, kernels) in ((forward, forward_of(op)), (backward, backward_of(op))):
             total[0] += num_bytes
@@ -76,7 +78,7 @@ def computes_elsewhere(op: Op) -> bool:
     return bool(op.product or op.flops)
 
 
-def forward_of(op: Op) -> tuple[int, int]:
+def forward_of(op: Op) -> tuple[Size, int]:
     """(bytes, kernels): every read and every write that is no view; temporaries are written and
     read."""
     written = [t for t in op.writes if t.view_of is None]
@@ -92,7 +94,7 @@ def forward_of(op: Op) -> tuple[int, int]:
     return total_bytes((*op.reads, *written, *temporaries)), 1
 
 
-def backward_of(op: Op) -> tuple[int, int]:
+def backward_of(op: Op) -> tuple[Size, int]:
     """(bytes, kernels): the incoming gradient, what was saved, what is written, temporaries read
     back."""
     moved, summed = touched(op.backward), touched(op.reduce)
@@ -123,6 +125,6 @@ def gradient_readers(ops: Iterable[Op]) -> Counter[Tensor]:
     return readers
 
 
-def total_bytes(tensors: Iterable[Tensor]) -> int:
+def total_bytes(tensors: Iterable[Tensor]) -> Size:
     """Bytes of these tensors, a storage that appears twice counted once per appearance."""
-    return int(sum(t.nbytes for t in tensors))
+    return sum(t.nbytes for t in tensors)

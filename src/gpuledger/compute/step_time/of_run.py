@@ -7,7 +7,7 @@ from typing import Any
 
 from ...config.model import Model
 from ...config.run import Run
-from ...config.training import EveryK, Training
+from ...config.training import EveryK, Recompute, Training
 from ...errors import InputError
 from ..products import DTYPE_OF_PRODUCTS
 from ..sequence_flops import full_layers
@@ -86,10 +86,7 @@ def decoder_of(model: Model, training: Training) -> Decoder:
 def layout_of(run: Run, schedule: str | None = None) -> Layout:
     """The run's mesh, batch and recompute policy."""
     training, axes = run.training, run.parallel
-    recompute, L = training.recompute, run.model.num_layers
-    whole = 1.0 if recompute == "full" else 0.0
-    if isinstance(recompute, EveryK):
-        whole = -(-L // recompute.every) / L
+    whole, core = recomputed_shares(training.recompute, run.model.num_layers)
     return Layout(
         gpus=run.cluster.gpus,
         global_batch_size=training.global_batch_size,
@@ -101,10 +98,17 @@ def layout_of(run: Run, schedule: str | None = None) -> Layout:
         zero_stage=axes.zero_stage,
         sequence_parallel=int(axes.sequence_parallel),
         recompute_layers=whole,
-        recompute_core=1.0 if recompute == "selective" else 0.0,
+        recompute_core=core,
         gpus_per_node=run.cluster.gpus_per_node,
         schedule=schedule or "interleaved",
     )
+
+
+def recomputed_shares(recompute: Recompute, num_layers: int) -> tuple[float, float]:
+    """Shares of the layers whose whole forward pass, and whose attention core, is run again."""
+    if isinstance(recompute, EveryK):
+        return -(-num_layers // recompute.every) / num_layers, 0.0
+    return float(recompute == "full"), float(recompute == "selective")
 
 
 def device_of(run: Run) -> Device:
