@@ -113,10 +113,11 @@ def _tried(base: Estimate, change: Change, states: StatesBytes) -> Advice | None
 
 
 def fits_surely(result: Estimate) -> bool:
-    """It fits, also with a CUDA context where that is not known."""
+    """It fits with the most that context and NCCL may take, or leaves 1 GiB where nothing is known."""
     memory = result.memory
-    needed = UNKNOWN_CONTEXT_BYTES if memory.context_bytes is None else 0
-    return memory.fits and memory.headroom_bytes >= needed
+    unknown = None in (memory.outside.context, memory.outside.nccl)
+    return (memory.fits and memory.headroom_bytes >= UNKNOWN_CONTEXT_BYTES if unknown
+            else memory.fits_with_margin)
 
 
 def merged(singles: list[Change], size: int) -> Iterator[Change]:

@@ -20,6 +20,7 @@ from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
 from .memory.context import at_heaviest_rank
 from .memory.frameworks import unmodelled
+from .memory.outside import Outside, outside_of
 from .memory.peak import Live, Peak, StepPeak
 from .memory.peak_bytes import PeakBytes, peak_bytes
 from .memory.pipeline.finders import Finder, finders
@@ -27,6 +28,7 @@ from .memory.replayed import Replayed, replay_run
 from .memory.sharding import sharding_assumptions, unmodelled_sharding
 from .memory.states import State
 from .program.device import Device
+from .units import gib
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 SIDE_STREAMS = ("fsdp2", "deepspeed")      # frameworks whose segments belong to several streams
@@ -48,17 +50,30 @@ class Memory:
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     peak_instant: str
-    context_bytes: int | None
-    nccl_bytes: int | None
+    outside: Outside
     capacity_bytes: int
     num_alloc_retries: int
     out_of_memory: bool
 
     @property
+    def context_bytes(self) -> int | None:
+        """The CUDA context, as expected."""
+        return None if self.outside.context is None else self.outside.context.expected
+
+    @property
+    def nccl_bytes(self) -> int | None:
+        """NCCL, as expected."""
+        return None if self.outside.nccl is None else self.outside.nccl.expected
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Reserved, or allocated where the allocator was not replayed."""
+        return self.peak_reserved_bytes or self.peak_allocated_bytes
+
+    @property
     def device_used_bytes(self) -> int:
-        """Reserved (or allocated, where the allocator was not replayed), context and NCCL as far as known."""
-        return ((self.peak_reserved_bytes or self.peak_allocated_bytes)
-                + (self.context_bytes or 0) + (self.nccl_bytes or 0))
+        """Reserved (or allocated), context and NCCL as far as known, as expected."""
+        return self.tensor_bytes + self.outside.total.expected
 
     @property
     def headroom_bytes(self) -> int:
@@ -67,7 +82,21 @@ class Memory:
 
     @property
     def fits(self) -> bool:
+        """With what is expected of context and NCCL."""
         return not self.out_of_memory and (self.headroom_bytes >= 0 or self.num_alloc_retries > 0)
+
+    @property
+    def fits_with_margin(self) -> bool:
+        """Also with the most that context and NCCL may take, and nothing of them unknown."""
+        unknown = None in (self.outside.context, self.outside.nccl)
+        return self.fits and not unknown and (
+            self.tensor_bytes + self.outside.total.high <= self.capacity_bytes)
+
+    @property
+    def may_fit(self) -> bool:
+        """With the least that they may take."""
+        return self.fits or (not self.out_of_memory
+                             and self.tensor_bytes + self.outside.total.low <= self.capacity_bytes)
 
 
 @dataclass(frozen=True)
@@ -125,7 +154,7 @@ def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = F
     stages = list(finders(run, device))
     peaks = [finder.find() for finder in stages]
     worst = max(range(len(peaks)), key=lambda stage: peaks[stage].requested_bytes)
-    available = gpu.capacity_bytes - (gpu.context_bytes or 0)
+    available = gpu.capacity_bytes - outside_of(run).total.expected
     replayed = replay_run(run, device, settings, available, worst) if replay else None
     by_stage = tuple(account(run, peak, replayed if stage == worst else None, stage)
                      for stage, peak in enumerate(peaks))
@@ -196,8 +225,7 @@ def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None, stage
         peak_requested_bytes=peak.requested_bytes,
         peak_allocated_bytes=peak.requested_bytes + rounding,
         peak_reserved_bytes=replayed.peak_reserved_bytes if replayed else None,
-        peak_instant=peak.instant, context_bytes=gpu.context_bytes,
-        nccl_bytes=0 if run.parallel.world_size == 1 else None,
+        peak_instant=peak.instant, outside=outside_of(run),
         capacity_bytes=gpu.capacity_bytes,
         num_alloc_retries=replayed.num_alloc_retries if replayed else 0,
         out_of_memory=replayed.out_of_memory if replayed else False)
@@ -224,25 +252,32 @@ def checkpoint_of(run: Run, finder: StepPeak) -> Checkpoint:
     return Checkpoint(int(weights_bytes), int(weights_bytes + finder.whole_states_bytes()))
 
 
+def depends_on_outside(memory: Memory) -> str:
+    """The verdict turns within the uncertainty of what lies outside the allocator."""
+    total = memory.outside.total
+    said = "it fits as expected" if memory.fits else "it does not fit as expected"
+    return (f"too close to call: {said}, but context and NCCL may take {gib(total.low)} to "
+            f"{gib(total.high)}, and {gib(memory.capacity_bytes - memory.tensor_bytes)} are left for them")
+
+
 def warnings_of(run: Run, memory: Memory) -> tuple[str, ...]:
     """What the numbers do not include, and verdicts that are too close to call."""
     warnings = []
     if memory.context_bytes is None:
-        warnings.append(
-            f"the CUDA context of {run.cluster.gpu.name} is not known and not included "
-            "(published for other GPUs: 0.25 to 0.9 GiB)")
+        warnings.append(f"the runtime's context on {run.cluster.gpu.name} is not known and not included")
     if memory.nccl_bytes is None:
-        unnamed = run.parallel.framework in (None, "single")
-        also = ", nor are a framework's own buffers: no framework is named" if unnamed else ""
-        warnings.append(f"NCCL's buffers are not modelled yet and not included{also}")
+        warnings.append(f"the collective library of {run.cluster.gpu.vendor} is not modelled: "
+                        "its buffers are not included")
+    if run.parallel.world_size > 1 and run.parallel.framework in (None, "single"):
+        warnings.append("a framework's own buffers are not included: no framework is named")
+    if memory.fits != memory.fits_with_margin or memory.fits != memory.may_fit:
+        warnings.append(depends_on_outside(memory))
     if run.parallel.framework in SIDE_STREAMS and memory.peak_reserved_bytes is not None:
         warnings.append(f"{run.parallel.framework} allocates on streams of its own, which are replayed as one: "
                         "reserved bytes are a lower bound")
     if memory.num_alloc_retries:
         warnings.append(f"it fits only after the allocator gave cached memory back "
                         f"{memory.num_alloc_retries} times in the first steps: expect stalls")
-    if memory.fits and memory.context_bytes is None and memory.headroom_bytes < 2**30:
-        warnings.append("the headroom is less than what is not included: too close to call")
     if run.training.attention == "cudnn":
         warnings.append("cuDNN attention's workspace is not known and not included")
     return tuple(warnings)

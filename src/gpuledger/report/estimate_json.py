@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..estimate import Estimate, Memory
+from ..memory.outside import OutsidePart, Range
 from ..memory.peak import Live
 from ..memory.states import State
 from .step_time import time_content
@@ -53,10 +54,26 @@ def memory(estimate: Estimate) -> dict[str, Any]:
     """One row per pipeline stage; the terms of a row add up to its peak_allocated_bytes."""
     m = estimate.memory
     return {"by_stage": [stage_row(stage) for stage in estimate.by_stage],
-            "worst_stage": m.stage, "context_bytes": m.context_bytes,
-            "nccl_bytes": m.nccl_bytes, "device_used_bytes": m.device_used_bytes,
+            "worst_stage": m.stage,
+            **outside_range("context", m.outside.context), **outside_range("nccl", m.outside.nccl),
+            "outside": [outside_row(part) for part in m.outside.parts],
+            "device_used_bytes": m.device_used_bytes,
             "capacity_bytes": m.capacity_bytes, "headroom_bytes": m.headroom_bytes,
-            "fits": m.fits, "num_alloc_retries": m.num_alloc_retries, "host_bytes": None}
+            "fits": m.fits, "fits_with_margin": m.fits_with_margin, "may_fit": m.may_fit,
+            "num_alloc_retries": m.num_alloc_retries, "host_bytes": None}
+
+
+def outside_range(name: str, nbytes: Range | None) -> dict[str, int | None]:
+    """`name_bytes` is what is expected; low and high beside it."""
+    low, expected, high = (None, None, None) if nbytes is None else (nbytes.low, nbytes.expected, nbytes.high)
+    return {f"{name}_bytes": expected, f"{name}_low_bytes": low, f"{name}_high_bytes": high}
+
+
+def outside_row(part: OutsidePart) -> dict[str, Any]:
+    """The context, or one communicator."""
+    nbytes = part.nbytes
+    return {"name": part.name, "bytes": nbytes.expected, "low_bytes": nbytes.low,
+            "high_bytes": nbytes.high, "equation": part.equation, "detail": part.detail}
 
 
 def stage_row(m: Memory) -> dict[str, Any]:

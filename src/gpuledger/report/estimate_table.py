@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ..config.parallelism import Parallelism
 from ..config.training import EveryK
 from ..estimate import Estimate, Memory
+from ..memory.outside import Range
 from ..units import count, gib, gib_cell, scaled
 from .step_time import time_lines
 
@@ -95,11 +96,20 @@ def device_rows(m: Memory) -> list[list[str]]:
         rows.append(["cached, fragmented", gib_cell(m.peak_reserved_bytes - m.peak_allocated_bytes), "", ""])
         rows.append(["peak reserved", gib_cell(m.peak_reserved_bytes), "",
                      bar(m.peak_reserved_bytes, m.capacity_bytes)])
-    rows.append(["CUDA context", "?" if m.context_bytes is None else gib_cell(m.context_bytes), "", ""])
+    rows.append(outside_row("CUDA context", m.outside.context))
     if m.nccl_bytes != 0:
-        rows.append(["NCCL", "?" if m.nccl_bytes is None else gib_cell(m.nccl_bytes), "", ""])
+        rows.append(outside_row("NCCL", m.outside.nccl))
     rows.append(["capacity", gib_cell(m.capacity_bytes), "", bar(m.capacity_bytes, m.capacity_bytes)])
     return rows
+
+
+def outside_row(name: str, nbytes: Range | None) -> list[str]:
+    """What is expected, and the range."""
+    if nbytes is None:
+        return [name, "?", "", ""]
+    certain = nbytes.low == nbytes.high
+    return [name, gib_cell(nbytes.expected), "",
+            "" if certain else f"{gib_cell(nbytes.low)} to {gib_cell(nbytes.high)}"]
 
 
 def share(part: int, whole: int) -> str:
@@ -116,7 +126,8 @@ def verdict(estimate: Estimate) -> str:
     """Peak instant, and fits or does not fit, with the bytes."""
     m = estimate.memory
     if m.fits:
-        left = f"fits: {gib(m.headroom_bytes)} of {gib(m.capacity_bytes)} left"
+        sure = ", with margin" if m.fits_with_margin else ""
+        left = f"fits: {gib(m.headroom_bytes)} of {gib(m.capacity_bytes)} left{sure}"
     else:
         left = f"does not fit: {gib(-m.headroom_bytes)} more than {gib(m.capacity_bytes)}"
     return f"peak at: {m.peak_instant}\n{left}"
