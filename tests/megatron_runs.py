@@ -32,6 +32,12 @@ def megatron_run(num_microbatches: int = 1, model: dict[str, Any] | None = None,
         "cluster": {"gpu": "h100-80gb-sxm", "gpus": gpus, "gpus_per_node": gpus}})
 
 
+def biases(given: bool, norm: str = "layernorm") -> dict[str, bool]:
+    """Of all linears or of none; a LayerNorm has one in any case."""
+    linears = ("query", "key_value", "attention_out", "mlp_up", "mlp_down")
+    return dict.fromkeys(linears, given) | {"norm": norm == "layernorm"}
+
+
 def drawn_megatron_run(seed: int) -> Run:
     """Any layers, attention, recompute, optimizer, schedule and mesh that the account knows."""
     rng = random.Random(seed)
@@ -61,12 +67,13 @@ def drawn_megatron_run(seed: int) -> Run:
     if pp > 1 and rng.random() < 0.2:
         options |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": rng.choice([0, 2]),
                     "keeps_deferred_gradient": rng.random() < 0.5}
-    model = {"num_layers": pp * vpp * rng.choice([1, 2, 5]), "bias": rng.random() < 0.6,
+    norm = rng.choice(["layernorm", "layernorm", "rmsnorm"])
+    model = {"num_layers": pp * vpp * rng.choice([1, 2, 5]), "bias": biases(rng.random() < 0.6, norm),
              "tie_embeddings": rng.random() < 0.5, "dropout": rng.choice([0.0, 0.1]),
              "attention_dropout": rng.choice([0.0, 0.1]), "num_kv_heads": rng.choice([4, 8]),
              "positions": rng.choice(["learned", "rotary"])}
-    if rng.random() < 0.3:
-        model |= {"norm": "rmsnorm", "activation": "swiglu", "gate_up_projection": "fused"}
+    if norm == "rmsnorm":
+        model |= {"norm": norm, "activation": "swiglu", "gate_up_projection": "fused"}
     training = {"micro_batch_size": rng.choice([1, 2, 3]), "seq_len": rng.choice([32, 64]),
                 "attention": "eager" if local else rng.choice(["flash", "cudnn", "eager"]),
                 "recompute": recompute}

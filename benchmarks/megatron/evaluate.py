@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE)]
 
-from rows import Row, recorded_rows  # noqa: E402
+from golden_rows import Row, recorded_rows  # noqa: E402
 
 from gpuledger.errors import GpuledgerError  # noqa: E402
 from gpuledger.estimate import device_of  # noqa: E402
@@ -144,7 +144,8 @@ def summary(rows: list[Scored], recorded: Callable[[Scored], int],
     sizes = [abs(error) for error in errors]
     return {"n": len(errors), "exact": sum(m == p for m, p in pairs),
             "within_0.1_percent": sum(size <= 0.1 for size in sizes),
-            "median": round(quantile(sizes, 0.5), 4), "p95": round(quantile(sizes, 0.95), 3),
+            "median": round(quantile(sizes, 0.5), 4),
+            "mean_absolute": round(sum(sizes) / len(sizes), 4), "p95": round(quantile(sizes, 0.95), 3),
             "max": round(max(sizes), 3), "bias": round(sum(errors) / len(errors), 4)}
 
 

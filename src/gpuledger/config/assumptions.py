@@ -69,6 +69,8 @@ def complete_training(run: Values, model: Model | None, assumptions: list[str]) 
     assume("micro_batch_size", 1)
     micro = _whole(training.get("micro_batch_size")) or 1
     assume("global_batch_size", micro * dp, f"micro_batch_size x dp = {micro} x {dp}")
+    if isinstance(parallel, dict) and parallel.get("framework") == "megatron":
+        assume("precision", "bf16-master", "megatron: 16-bit weights, fp32 masters")
     assume("precision", "bf16-mixed", "autocast over fp32 weights")
     assume("optimizer", "adamw")
     assume("attention", *_usual_attention(training, model, gpu if isinstance(gpu, dict) else {}))

@@ -23,7 +23,7 @@ Values = dict[str, Any]
 
 def read_file(path: Path) -> Values:
     """The mapping in a YAML or JSON file. Raises InputError, with the line, for everything else."""
-    text = _read_text(path)
+    text = read_text(path)
     if not text.strip():
         raise InputError(
             f"{path} is empty", "a run file has the keys model, training, parallel, cluster"
@@ -38,7 +38,8 @@ def read_file(path: Path) -> Values:
     return values
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file, within limits. Raises InputError where there is none."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -10,9 +10,10 @@ from typing import Any
 from ..errors import InputError
 from .presets import preset_path, read_preset, unknown_preset
 from .problems import shown
-from .reading import Values, read_file
+from .reading import Values, read_file, read_text
 
 Source = str | Path | Mapping[str, Any]
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def run_keys(source: Source) -> tuple[Values, Path | None]:
@@ -25,7 +26,7 @@ def run_keys(source: Source) -> tuple[Values, Path | None]:
         return as_run(deepcopy(dict(source)), "the mapping"), None  # completed in place later
     path = file_named(source)
     if path is not None:
-        return as_run(read_file(path), str(path)), path.parent
+        return _keys_in(path), path.parent
     name = str(source)
     if preset_path("runs", name) is not None:
         return without_source(read_preset("runs", name)), None
@@ -78,7 +79,8 @@ def file_named(source: str | Path, folder: Path | None = None) -> Path | None:
             f"{shown(text)} names nothing", "give a preset's name or the path of a file"
         )
     path = (folder / text) if folder is not None else Path(text)
-    looks_like_file = isinstance(source, Path) or path.suffix.lower() in (".yaml", ".yml", ".json")
+    looks_like_file = isinstance(source, Path) or path.suffix.lower() in (
+        *FILE_SUFFIXES, ".sh")
     try:
         exists, is_folder = path.exists(), path.is_dir()
     except OSError as error:
@@ -92,6 +94,30 @@ def file_named(source: str | Path, folder: Path | None = None) -> Path | None:
             f"no such file: {text}", "check the path; `gpuledger presets` lists the presets"
         )
     return None
+
+
+def _keys_in(path: Path) -> Values:
+    """The keys of a run in a file of any kind that is read: YAML, JSON, or a launch script of Megatron's."""
+    if path.suffix.lower() not in FILE_SUFFIXES:
+        from ..formats.megatron_script import is_script, parse_script
+
+        text = read_text(path)
+        if is_script(path, text):
+            return _of_launch(parse_script(text), path)
+    keys = read_file(path)
+    if "model" not in keys and any(key == "MODEL_ARGS" or key.startswith("--") for key in keys):
+        from ..formats.megatron_script import arguments_of
+
+        return _of_launch(arguments_of(keys, str(path)), path)
+    return as_run(keys, str(path))
+
+
+def _of_launch(arguments: Mapping[str, Any], path: Path) -> Values:
+    from ..formats.megatron import launch_keys
+
+    keys = launch_keys(arguments)
+    keys["model"]["name"] = keys["name"] = path.stem
+    return keys
 
 
 def as_run(keys: Values, where: str) -> Values:

@@ -6,11 +6,11 @@ refused by name; what does not change memory (paths, logging, learning rates, se
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import InputError, NotYetError, Problem
+from .megatron_script import parse_command as parse_command
 
 Arguments = Mapping[str, Any]
 
@@ -22,6 +22,7 @@ NOT_MODELLED = {
     "multi-latent-attention": "multi-latent attention",
     "mtp-num-layers": "multi-token prediction",
     "fp8-format": "FP8",
+    "fp4-format": "FP4",
     "use-megatron-fsdp": "Megatron-FSDP",
     "use-torch-fsdp2": "FSDP2 inside Megatron",
     "export-kd-cfg": "distillation",
@@ -35,50 +36,46 @@ NOT_MODELLED = {
     "enable-cuda-graph": "CUDA graphs",
     "pipeline-model-parallel-layout": "a pipeline layout in words",
     "cpu-offloading": "activation offload",
+    "offload-optimizer-states": "optimizer states on the CPU",
+    "distribute-saved-activations": "checkpoints divided over tp",
+    "tp-comm-overlap": "user buffers of tensor parallelism",
+    "use-nccl-ub": "user buffers of NCCL",
+    "fp32-residual-connection": "a residual stream in fp32",
+    "apply-residual-connection-post-layernorm": "another residual connection",
+    "window-size": "attention in a window",
+    "no-bias-dropout-fusion": "dropout and addition apart",
+    "no-bias-gelu-fusion": "bias and GELU apart",
+    "no-bias-swiglu-fusion": "bias and SwiGLU apart",
 }
+MODULES = ("core_attn", "mlp", "layernorm")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def parse_command(command: str) -> dict[str, Any]:
-    """The `--key value` pairs of a command line; a flag without a value is True.
-
-    Raises InputError for a quote that is not closed.
-    """
-    try:
-        words = shlex.split(command.replace("\\\n", " "))
-    except ValueError as error:
-        raise InputError(f"the command line cannot be split: {error}", "check its quotes") from error
-    arguments: dict[str, Any] = {}
-    key: str | None = None
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            arguments[name] = _value(value) if equals else True
-            key = None if equals else name
-        elif key is not None:
-            known = arguments[key]
-            arguments[key] = _value(word) if known is True else f"{known} {word}"
-    return arguments
+def launch_keys(arguments: Arguments) -> dict[str, Any]:
+    """The keys of a run: as run_keys_of, and the GPUs where the launcher's arguments say them."""
+    given = {key.lstrip("-").replace("_", "-"): value for key, value in arguments.items()}
+    per_node, nodes = given.get("nproc-per-node"), given.get("nnodes", 1)
+    keys = run_keys_of(arguments, None)
+    if str(given.get("attention-backend", "auto")) == "auto" and keys["training"]["attention"] == "flash":
+        del keys["training"]["attention"]    # the device picks: assumed, and said so
+    if isinstance(per_node, int) and isinstance(nodes, int):
+        keys["cluster"] = {"gpus": per_node * nodes, "gpus_per_node": per_node}
+    return keys
 
 
-def _value(word: str) -> Any:
-    """A number where it is one."""
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
-
-
-def run_keys_of(arguments: Arguments, gpus: int) -> dict[str, Any]:
+def run_keys_of(arguments: Arguments, gpus: int | None) -> dict[str, Any]:
     """The parts model, training and parallel of a run on so many GPUs. [M17]
 
+    gpus: None leaves dp, and a global batch that nobody names, to who knows the GPUs.
     Raises NotYetError with everything that changes memory and is not modelled, InputError for a missing
     size or a tokenizer whose vocabulary nobody names.
     """
     given = {key.lstrip("-"): value for key, value in arguments.items()}
     problems = [Problem(f"--{key}: {what} is not modelled yet", "estimate the run without it")
                 for key, what in NOT_MODELLED.items() if given.get(key)]
+    if given.get("optimizer", "adam") != "adam":
+        problems.append(Problem(f"--optimizer {given['optimizer']} is not modelled yet",
+                                "estimate the run with adam"))
     if problems:
         raise NotYetError.of(problems)
     reader = _Reader(given, gpus)
@@ -89,15 +86,15 @@ def run_keys_of(arguments: Arguments, gpus: int) -> dict[str, Any]:
 class _Reader:
     """One launch. Names of methods and variables are those of the run's keys."""
 
-    def __init__(self, given: dict[str, Any], gpus: int):
+    def __init__(self, given: dict[str, Any], gpus: int | None):
         self.given = given
         self.tp, self.pp, self.cp = (self.whole(f"{axis}-size", 1) for axis in (
             "tensor-model-parallel", "pipeline-model-parallel", "context-parallel"))
         rest = self.tp * self.pp * self.cp
-        if gpus % rest:
+        if gpus is not None and gpus % rest:
             raise InputError(f"tp x pp x cp = {self.tp} x {self.pp} x {self.cp} does not divide "
                              f"{gpus} GPUs", f"say a multiple of {rest} GPUs")
-        self.dp = gpus // rest
+        self.dp = None if gpus is None else gpus // rest
 
     def whole(self, key: str, default: int | None = None) -> int:
         """A number of the launch, or its default. Raises InputError where both are missing."""
@@ -105,7 +102,8 @@ class _Reader:
         if value is None:
             raise InputError(f"--{key} is missing", "name every size of the model")
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"--{key} {value!r} is not a whole number", "give a whole number")
+            raise InputError(f"--{key} {value!r} is not a whole number",
+                             "write the number out: only variables that the script sets are filled in")
         return value
 
     def share(self, key: str) -> float:
@@ -174,7 +172,8 @@ class _Reader:
         micro = self.whole("micro-batch-size")
         yield "seq_len", self.whole("seq-length")
         yield "micro_batch_size", micro
-        yield "global_batch_size", self.whole("global-batch-size", micro * self.dp)
+        if self.dp is not None or "global-batch-size" in self.given:
+            yield "global_batch_size", self.whole("global-batch-size", micro * (self.dp or 1))
         yield "precision", self.precision()
         yield "optimizer", "adamw"
         yield "attention", self.attention()
@@ -191,18 +190,28 @@ class _Reader:
         return BACKENDS.get(backend, "flash")
 
     def recompute(self) -> str:
-        granularity = self.given.get("recompute-granularity")
-        modules = str(self.given.get("recompute-modules", "core_attn"))
-        method, count = self.given.get("recompute-method", "uniform"), self.given.get("recompute-num-layers", 1)
-        if granularity == "full" and (method != "uniform" or count != 1):
-            raise NotYetError(f"--recompute-method {method} --recompute-num-layers {count} is not modelled",
-                              "uniform with 1 layer is")
-        if granularity == "selective" and modules != "core_attn":
-            raise NotYetError(f"--recompute-modules {modules} is not modelled", "core_attn is")
-        return str(granularity or "none")
+        if self.flag("recompute-activations"):
+            return "selective"
+        return str(self.given.get("recompute-granularity") or "none")
+
+    def recompute_options(self) -> Iterator[tuple[str, Any]]:
+        """Method and layers of full, modules of selective recompute."""
+        if self.recompute() == "full":
+            yield "recompute_method", self.given.get("recompute-method", "uniform")
+            yield "recompute_num_layers", self.whole("recompute-num-layers", 1)
+        modules = self.given.get("recompute-modules")
+        if self.recompute() != "selective" or modules is None:
+            return
+        named = modules if isinstance(modules, list) else str(modules).strip("[]").replace(",", " ").split()
+        unknown = [name for name in named if name not in MODULES]
+        if unknown:
+            raise NotYetError(f"--recompute-modules {' '.join(named)}: {unknown[0]} is not modelled",
+                              f"of a dense model's {', '.join(MODULES)} are")
+        yield "recompute_modules", tuple(named)
 
     def parallel(self) -> Iterator[tuple[str, Any]]:
-        yield "dp", self.dp
+        if self.dp is not None:
+            yield "dp", self.dp
         yield "tp", self.tp
         yield "pp", self.pp
         yield "cp", self.cp
@@ -243,6 +252,9 @@ class _Reader:
         yield "distributed_optimizer_instances", self.whole("num-distributed-optimizer-instances", 1)
         yield "pad_buckets_for_high_nccl_busbw", self.flag("ddp-pad-buckets-for-high-nccl-busbw")
         yield "reduce_gradients_in_16_bit", self.flag("grad-reduce-in-bf16")
+        yield ("accumulate_allreduce_grads_in_fp32",
+               self.flag("accumulate-allreduce-grads-in-fp32") and self.flag("fp16"))
+        yield from self.recompute_options()
         yield "account_for_embedding", self.flag("account-for-embedding-in-pipeline-split")
         yield "account_for_loss", self.flag("account-for-loss-in-pipeline-split")
         yield "microbatch_group_size", self.given.get("microbatch-group-size-per-virtual-pipeline-stage")
@@ -255,7 +267,10 @@ class _Reader:
         yield "softmax_in_float32", (
             not self.engine and self.flag("no-masked-softmax-fusion")
             and (self.flag("apply-query-key-layer-scaling") or self.flag("attention-softmax-in-fp32")))
+        if not self.flag("use-precision-aware-optimizer"):
+            return
+        yield "use_precision_aware_optimizer", True
         for name in ("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
             given = self.given.get(name.replace("_", "-"))
-            if given and self.flag("use-precision-aware-optimizer"):
-                yield name, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(given, given)
+            if given:
+                yield name, DTYPES.get(given, given)

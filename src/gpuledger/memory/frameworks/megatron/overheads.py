@@ -15,6 +15,7 @@ from .states import Kept
 ENGINE_WORKSPACE_BYTES = 4 * 2**20                       # Transformer Engine's GEMM workspace
 ENGINE_WORKSPACE_BYTES_HOPPER = 32 * 2**20 + 1_024      # from capability 9.0 on
 SCALARS, SCALARS_LOSS_SCALING, SCALARS_LOCAL = 7, 11, 6  # of one block each, see below
+SCALARS_OF_A_STEP = 2  # of these: the loss and its sum, which the first step makes
 
 
 def engine_workspace(options: MegatronOptions, device: Device) -> Tensor | None:

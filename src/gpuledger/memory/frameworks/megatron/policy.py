@@ -89,6 +89,15 @@ def _model_problems(model: Model) -> Iterator[Problem]:
                       "leave framework out: Megatron's tensor parallelism without its buffers")
 
 
+    bias = model.bias
+    if model.norm == "layernorm" and not bias.norm:
+        yield Problem("framework: megatron: its LayerNorm has a bias, but bias.norm is false",
+                      "set model.bias.norm: true, or norm: rmsnorm")
+    if bias.query != bias.key_value or bias.head:
+        yield Problem("framework: megatron has one bias for queries, keys and values, and none in the head",
+                      "set model.bias.query and key_value alike, and head: false")
+
+
 def _recompute_problems(run: Run) -> Iterator[Problem]:
     training, options = run.training, run.parallel.megatron
     if isinstance(training.recompute, EveryK):

@@ -12,7 +12,13 @@ from ...pipeline.runner import OF_ONE_MICRO_BATCH, Flight, repeating_micro_batch
 from ...pipeline.schedules import FORWARD, Pass
 from ...schedule import Step
 from .bindings import Bindings, prefetched
-from .overheads import cublas_workspaces, engine_workspace, kept_biases, scalars
+from .overheads import (
+    SCALARS_OF_A_STEP,
+    cublas_workspaces,
+    engine_workspace,
+    kept_biases,
+    scalars,
+)
 from .states import RankStates, chunks_of
 from .timeline import MegatronTimeline
 
@@ -74,7 +80,7 @@ class MegatronRunner:
             clone = memory.allocate(Tensor("clone", (numel,), weight.dtype), "optimizer")
             memory.allocate(master, "optimizer")
             memory.drop(clone)
-        for scalar in scalars(self.options):
+        for scalar in scalars(self.options)[SCALARS_OF_A_STEP:]:
             memory.allocate(scalar, "buffers")
 
     def step(self, *, first: bool = False) -> None:
@@ -121,6 +127,8 @@ class MegatronRunner:
             self.copies = [memory.allocate(t, "gradients") for t in rank.gradient_copies().tensors]
         if not self.moments:
             self.make_states()
+            for scalar in scalars(self.options)[:SCALARS_OF_A_STEP]:
+                memory.allocate(scalar, "buffers")
         for group in rank.unscaled():
             memory.drop(*[memory.allocate(tensor, "optimizer") for tensor in group])
 
