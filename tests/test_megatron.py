@@ -282,10 +282,11 @@ def test_every_view_of_a_run_answers() -> None:
     ({"options": {"defer_embedding_wgrad_compute": True}}, "fills the bubble"),
     ({"model": {"sliding_window": 32}}, "windows"),
     ({"model": {"bias": False}}, "LayerNorm has a bias"),
+    ({"num_microbatches": 6, "vpp": 2, "pp": 4, "model": {"num_layers": 8}}, "last group is too small"),
 ])
 def test_what_has_no_account_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(NotYetError, match=words):
-        estimate(megatron_run(1, **changes))
+        estimate(megatron_run(**changes))
 
 
 def test_the_page_of_the_framework_names_every_option() -> None:

@@ -16,6 +16,10 @@ def cautions(run: Run) -> tuple[str, ...]:
 
 
 def _time_cautions(run: Run) -> Iterator[str]:
+    options = run.parallel.megatron
+    if options.recompute_method == "block" or options.recompute_modules != ("core_attn",):
+        counted = "every block" if options.recompute_method == "block" else "the attention core"
+        yield f"hardware FLOPs and step time count {counted} as run again, whatever megatron's options say"
     if run.training.kernels == "fused":
         yield (
             "step time with kernels: fused leaves out what they read and write in place and beside "

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..config.parallelism import Parallelism
+from ..config.run import Run
 from ..config.training import EveryK
 from ..estimate import Estimate, Memory
 from ..memory.outside import Range
@@ -28,16 +29,27 @@ def heading(estimate: Estimate) -> str:
     """The run in three lines."""
     run = estimate.run
     training, parallel = run.training, run.parallel
-    recompute = training.recompute
-    policy = f"every {recompute.every}" if isinstance(recompute, EveryK) else recompute
+    implementation = "fused" if parallel.framework == "megatron" else training.optimizer_implementation
     gpus = f"{run.cluster.gpus} x {run.cluster.gpu.name}"
     return "\n".join((
         f"{run.name}: {count(estimate.parameters)} parameters ({estimate.parameters:,})",
-        f"{training.precision}, {training.optimizer} ({training.optimizer_implementation}), "
-        f"attention {training.attention}, recompute {policy}, loss {training.loss}",
+        f"{training.precision}, {training.optimizer} ({implementation}), "
+        f"attention {training.attention}, recompute {recompute_policy(run)}, loss {training.loss}",
         f"{gpus}, {mesh(parallel)}ZeRO stage {parallel.zero_stage}; micro-batch "
         f"{training.micro_batch_size} x {training.seq_len:,} tokens, global batch "
         f"{training.global_batch_size} sequences ({run.num_microbatches} micro-batches)"))
+
+
+def recompute_policy(run: Run) -> str:
+    """What is run again: `every 2`, `full (block, 4 layers)`."""
+    recompute, options = run.training.recompute, run.parallel.megatron
+    if isinstance(recompute, EveryK):
+        return f"every {recompute.every}"
+    if recompute == "full" and (options.recompute_method, options.recompute_num_layers) != ("uniform", 1):
+        return f"full ({options.recompute_method}, {options.recompute_num_layers} layers)"
+    if recompute == "selective" and options.recompute_modules != ("core_attn",):
+        return f"selective ({', '.join(options.recompute_modules)})"
+    return recompute
 
 
 def mesh(parallel: Parallelism) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpuledger.config.megatron import MegatronOptions
 from gpuledger.config.parallelism import Parallelism
@@ -87,4 +88,4 @@ def steady(options: MegatronOptions, device: Device, programs: list[Program],
     if options.defer_embedding_wgrad_compute and options.keeps_deferred_gradient:
         last = tuple(w.gradient() for w in weights if w.name == "output_layer.weight")
         kept.append(Kept("gradients", "last gradient of the output layer", last))
-    return [k for k in kept if k.tensors]
+    return [replace(k, equation="M14") for k in kept if k.tensors]

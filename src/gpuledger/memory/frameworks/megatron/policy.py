@@ -124,6 +124,11 @@ def _mesh_problems(run: Run) -> Iterator[Problem]:
     if parallel.pipeline_schedule not in ("1f1b", "interleaved"):
         yield Problem(f"framework: megatron has no schedule: {parallel.pipeline_schedule}",
                       "use 1f1b, or interleaved with vpp > 1")
+    group, m = options.microbatch_group_size or parallel.pp, run.num_microbatches
+    if parallel.vpp > 1 and (group < parallel.pp or 0 < m % group < parallel.pp):
+        yield Problem(f"framework: megatron interleaves groups of {group} micro-batches over pp = "
+                      f"{parallel.pp} stages, but a step has {m}: the last group is too small",
+                      f"use a global_batch_size of a multiple of {max(group, parallel.pp)} micro-batches")
     if (parallel.dp * parallel.cp) % options.distributed_optimizer_instances:
         yield Problem(f"megatron.distributed_optimizer_instances = "
                       f"{options.distributed_optimizer_instances} does not divide dp x cp = "

@@ -30,6 +30,7 @@ class Kept:
     name: str
     tensors: tuple[Tensor, ...]
     padding_bytes: int = 0
+    equation: str = "M13"
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def decays(weight: Tensor) -> bool:
 def as_states(kept: Iterable[Kept]) -> list[State]:
     """Rows of the ledger."""
     return [State(k.category, k.name, len(k.tensors), sum(int(t.nbytes) for t in k.tensors),
-                  k.padding_bytes, sum(int(-t.nbytes % MIN_BLOCK_BYTES) for t in k.tensors), "M13",
+                  k.padding_bytes, sum(int(-t.nbytes % MIN_BLOCK_BYTES) for t in k.tensors), k.equation,
                   f"{sum(int(t.numel) for t in k.tensors):,} elements of {k.tensors[0].dtype}")
             for k in kept if k.tensors]
 
