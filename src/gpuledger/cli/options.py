@@ -17,7 +17,7 @@ GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="sequenc
 Tp = Annotated[int | None, typer.Option("--tp", help="tensor-parallel ranks")]
 Pp = Annotated[int | None, typer.Option("--pp", help="pipeline stages")]
 Recompute = Annotated[str | None, typer.Option(
-    "--recompute", help="none, selective, full or every:K")]
+    "--recompute", help="none, selective, per_op, full or every:K")]
 Set = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="any other key of the run; repeatable")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]

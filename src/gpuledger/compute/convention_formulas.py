@@ -72,6 +72,7 @@ def count_matrices(model: Model, counts: ParameterCounts, seq_len: int,
     """
     s, h, V = seq_len, model.hidden_size, model.vocab_size
     return SequenceFlops(
+        seq_len=s,
         num_layers=model.num_layers, full_layers=full_layers(model),
         block=6 * s * counts.block.matrices, core=core, windowed_core=windowed_core,
         vocabulary=6 * s * h * V)
@@ -84,7 +85,7 @@ def count_parameters(model: Model, counts: ParameterCounts, seq_len: int,
     s = seq_len
     outside = counts.total - counts.blocks - but
     return SequenceFlops(
-        num_layers=model.num_layers, full_layers=full_layers(model),
+        seq_len=s, num_layers=model.num_layers, full_layers=full_layers(model),
         block=6 * s * counts.block.total, core=cores[0], windowed_core=cores[1],
         vocabulary=6 * s * outside, core_passes=core_passes)
 

@@ -15,6 +15,7 @@ FORWARD_AND_BACKWARD = Fraction(3)
 class SequenceFlops:
     """Forward and backward FLOPs of one sequence, as one convention counts them. Integers."""
 
+    seq_len: int
     num_layers: int
     full_layers: int
     """Layers whose queries see all keys before them; the others are windowed."""
@@ -69,7 +70,8 @@ def rerun_flops(model: Model, flops: SequenceFlops, recompute: Recompute) -> int
     """FLOPs of one sequence that recompute runs again, by the rule "whole block". [F10]
 
     full and every-k: the forward pass of each recomputed block, all of it. selective: the forward
-    pass of the attention cores. Norms and activations are as free here as they are in model FLOPs.
+    pass of the attention cores. per_op: every second product without a bias, in the order of a
+    block. Norms and activations are as free here as they are in model FLOPs.
 
     PyTorch stops a recomputed block early: its last linear is not run again, because nothing is
     saved after it. The step program counts that, operator by operator; this rule does not, as the
@@ -79,10 +81,28 @@ def rerun_flops(model: Model, flops: SequenceFlops, recompute: Recompute) -> int
         return 0
     if recompute == "selective":
         return _forward_cores(flops, flops.full_layers, flops.num_layers)
+    if recompute == "per_op":
+        return flops.num_layers * flops.seq_len * second_products(model)
     step = recompute.every if isinstance(recompute, EveryK) else 1
     blocks = -(-flops.num_layers // step)
     return (blocks * flops.block // 3
             + _forward_cores(flops, full_layers(model, step), blocks))
+
+
+def second_products(model: Model) -> int:
+    """FLOPs per token of every second product without a bias, forward. [F10]
+
+    Ref: torchtitan/distributed/activation_checkpoint.py (every second mm; a bias makes it an addmm).
+    """
+    h, f, bias = model.hidden_size, model.ffn_hidden_size, model.bias
+    q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    together = model.qkv_projection == "fused"
+    qkv = ([(h * (q + 2 * kv), bias.query)] if together
+           else [(h * q, bias.query), (h * kv, bias.key_value), (h * kv, bias.key_value)])
+    gates = 2 if model.gated and model.gate_up_projection == "separate" else 1
+    up = [(h * f * (2 if model.gated else 1) // gates, bias.mlp_up)] * gates
+    products = [*qkv, (q * h, bias.attention_out), *up, (f * h, bias.mlp_down)]
+    return 2 * sum([size for size, biased in products if not biased][1::2])
 
 
 def _forward_cores(flops: SequenceFlops, full: int, layers: int) -> int:

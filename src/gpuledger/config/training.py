@@ -20,7 +20,7 @@ class EveryK(Record):
     every: int = Field(gt=0, description="blocks 0, k, 2k, ... are recomputed")
 
 
-RecomputeWord = Literal["none", "selective", "full"]
+RecomputeWord = Literal["none", "selective", "per_op", "full"]
 
 
 def _recompute_kind(value: Any) -> str:
@@ -75,7 +75,8 @@ class Training(Record):
     attention: Attention = Field(description="attention kernel")
     recompute: Recompute = Field(
         description="activation checkpointing: none, selective (the attention core), full (every "
-        "block), or {every: k}"
+        "block), {every: k}, or per_op (every block, but attention and every second matmul keep "
+        "their output: torchtitan's selective op)"
     )
     loss: Loss = Field(
         description="cross_entropy; fp32_logits (logits.float() first); chunked (over tokens); "
@@ -150,6 +151,12 @@ def _kernel_problems(training: Training) -> Iterator[Problem]:
             "rmsnorm_implementation: composed asks for elementary operators, but kernels: fused "
             "has an RMSNorm of its own",
             "leave rmsnorm_implementation out, or set kernels: torch",
+        )
+    if training.kernels == "fused" and training.recompute == "per_op":
+        yield Problem(
+            "recompute: per_op keeps outputs of PyTorch's operators, but kernels: fused replaces "
+            "some of them",
+            "use recompute: full, or kernels: torch",
         )
     if training.attention in ("flash", "cudnn") and not training.computes_in_16_bit:
         yield Problem(

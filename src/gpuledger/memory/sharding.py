@@ -46,9 +46,22 @@ def unmodelled_sharding(run: Run) -> Iterator[Problem]:
             f"tp = {parallel.tp} divides them",
             "use optimizer: adamw",
         )
+    yield from _checkpoint_per_operator(run)
     yield from _pipeline(run)
     if parallel.cp > 1 and parallel.framework != "megatron":
         yield from context_problems(run)
+
+
+def _checkpoint_per_operator(run: Run) -> Iterator[Problem]:
+    """What recompute: per_op has no account of."""
+    if run.training.recompute != "per_op":
+        return
+    if run.training.attention == "math":
+        yield Problem("recompute: per_op with attention: math is not modelled: under it PyTorch takes the "
+                      "kernel apart", "use attention: flash or efficient")
+    if run.parallel.framework in ("megatron", "deepspeed"):
+        yield Problem(f"recompute: per_op is torchtitan's, and not modelled in framework: "
+                      f"{run.parallel.framework}", "use recompute: full or selective")
 
 
 def _pipeline(run: Run) -> Iterator[Problem]:

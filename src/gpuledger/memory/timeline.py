@@ -81,6 +81,7 @@ class Timeline:
         self.missing = Counter(self.uses)
         self.checkpoints: dict[Part, list[int]] = {}
         self.recomputed: set[Part] = set()
+        self.kept: dict[Part, dict[Op, list[int]]] = {}  # outputs, by checkpoint per operator
         self.deferred: list[Deferred] = []
         self.mark("forward")
         if self.program.received is not None:
@@ -89,6 +90,7 @@ class Timeline:
             self.enter(step)
             if step.region and step.region not in self.checkpoints:
                 self.checkpoints[step.region] = self.memory.hold_all(step.region.arguments)
+                self.kept[step.region] = {op: [] for op in step.region.kept_ops()}
             if step.op is self.program.loss_scaling:
                 self.memory.play((+tensor for tensor in self.scaler_state), "optimizer")
                 self.scaler_state.clear()
@@ -158,6 +160,9 @@ class Timeline:
     def forward(self, step: Step, *, saving: bool) -> None:
         if not step.op.only_recomputed:
             self.run(step.op, saving=saving)
+        if step.region and step.op in self.kept[step.region]:
+            outputs = [t for t in step.op.writes if t.view_of is None]
+            self.kept[step.region][step.op] = self.memory.hold_all(outputs)
         self.release(step.releases)
 
     def run(self, op: Op, *, saving: bool) -> None:
@@ -171,7 +176,11 @@ class Timeline:
                 if number is not None:
                     memory.holders[number] += 1
         if saving and op.gradients:
-            self.saved[op] = memory.hold_all(op.saves)
+            self.save(op)
+
+    def save(self, op: Op) -> None:
+        """The node holds what its backward needs."""
+        self.saved[op] = self.memory.hold_all(op.saves)
 
     def take_workspace(self) -> None:
         """The first product of a thread makes cuBLAS's workspace; recomputed ones are backward's.
@@ -192,24 +201,36 @@ class Timeline:
         """Run the part again up to the last tensor that a node wants; then its frames unwind.
 
         An input is saved before its operator runs, so an operator that saves only inputs is not
-        run. Ref: torch/utils/checkpoint.py (early stop).
+        run. Ref: torch/utils/checkpoint.py (early stop). Kept outputs that are not asked for live
+        as long as the checkpoint.
         """
         self.recomputed.add(region)
+        kept = self.kept.pop(region)
         steps = schedule(region)
         last = max(i for i, step in enumerate(steps) if step.op.saves)
         for step in steps[:last]:
             self.run_again(step)
-            self.run(step.op, saving=not step.op.only_recomputed)
+            self.run_or_take(step.op, kept)
             self.release(step.releases)
         ran, final = [step.op for step in steps[:last]], steps[last].op
         self.run_again(steps[last])
         if final.saves_an_output:
             ran.append(final)
-            self.run(final, saving=True)
+            self.run_or_take(final, kept)
         else:
-            self.saved[final] = self.memory.hold_all(final.saves)
+            self.save(final)
+        self.checkpoints[region] += [number for numbers in kept.values() for number in numbers]
         written = {t for op in ran for t in op.writes}
         self.release(t for step in steps[last:] for t in step.releases if t in written)
+
+    def run_or_take(self, op: Op, kept: dict[Op, list[int]]) -> None:
+        """The operator, or its kept outputs in its place: then they are the caller's."""
+        if op not in kept:
+            self.run(op, saving=not op.only_recomputed)
+            return
+        del kept[op]
+        if op.gradients:
+            self.saved[op] = self.memory.hold_all(op.saves)
 
     def reach(self, step: Step) -> None:
         """Before it is asked whether an operator has a gradient to hand back."""

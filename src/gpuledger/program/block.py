@@ -39,7 +39,8 @@ def block(tape: Tape, layer: int, x: Tensor, model: Model, training: Training,
         return y
 
     with tape.part(f"block {layer}", x, layer=layer,
-                   checkpoint=recomputes(training.recompute, number)):
+                   checkpoint=recomputes(training.recompute, number),
+                   per_op=training.recompute == "per_op"):
         if model.parallel_residual:
             return in_parallel(tape, x, model, training, local, number)
         if tape.kernels.norm and model.norm_position != "post":
@@ -86,4 +87,4 @@ def recomputes(recompute: Recompute, layer: int) -> bool:
     """This whole block is run again in the backward pass."""
     if isinstance(recompute, EveryK):
         return layer % recompute.every == 0
-    return recompute == "full"
+    return recompute in ("full", "per_op")

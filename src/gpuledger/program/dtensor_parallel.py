@@ -87,6 +87,7 @@ def scatter_sum(tape: Tape, local: Local, x: Tensor) -> Tensor:
                 forward=(+joined, +y, -joined),
                 backward=(+received, +dx, -received),
                 gradients={x: dx},
+                dispatched="reduce_scatter",
                 equation="X8",
             )
         )

@@ -134,7 +134,8 @@ def attention_op(settings: Core, inputs: Heads, outputs: tuple[Tensor, ...], gra
     return Op(settings.kernel, inputs, outputs,
               saves=(*bias, key, query, value, logsumexp, y, *random_state),
               gradients=dict(zip(inputs, gradients, strict=False)),
-              flops=flops, backward_flops=flops * 5 // 2, equation="S11", **moves)
+              flops=flops, backward_flops=flops * 5 // 2, dispatched="attention", equation="S11",
+              **moves)
 
 
 def flash(tape: Tape, settings: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -50,10 +50,11 @@ def run_again(region: Part) -> Iterator[Op]:
 
     Ref: torch/utils/checkpoint.py (early stop): an input is saved before its operator runs.
     """
+    kept = region.kept_ops()
     ops = list(region.ops())
     last = max(position for position, op in enumerate(ops) if op.saves)
-    yield from ops[:last]
-    if ops[last].saves_an_output:
+    yield from (op for op in ops[:last] if op not in kept)
+    if ops[last].saves_an_output and ops[last] not in kept:
         yield ops[last]
 
 

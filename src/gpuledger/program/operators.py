@@ -218,6 +218,7 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                 gradients={x: unfolded, weight: transposed},
                 folded_output=folded,
                 product=True,
+                dispatched="mm",
                 flops=flops,
                 backward_flops=backward_flops,
                 equation="S5",
@@ -235,7 +236,8 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
                           reduce=bias_gradient,
                           gradients={offset: summed, weight: transposed, x: unfolded} if folded else
                           {x: unfolded, offset: summed, weight: transposed}, folded_output=folded,
-                          product=True, flops=flops, backward_flops=backward_flops, equation="S5"))
+                          product=True, dispatched="addmm", flops=flops,
+                          backward_flops=backward_flops, equation="S5"))
 
 
 def embedding(tape: Tape, name: str, weight: Tensor, shape: tuple[Size, ...],
@@ -263,5 +265,5 @@ def batched_matmul(tape: Tape, name: str, x: Tensor, y: Tensor) -> Tensor:
     n = y.shape[-1]
     z, dx, dy = Tensor(name, (g, m, n), x.dtype), x.gradient(), y.gradient()
     return tape.append(Op(name, (x, y), (z,), saves=(y, x), backward=(+dy, +dx),
-                          gradients={y: dy, x: dx}, product=True, flops=2 * g * m * k * n,
-                          backward_flops=4 * g * m * k * n, equation="S10"))
+                          gradients={y: dy, x: dx}, product=True, dispatched="bmm",
+                          flops=2 * g * m * k * n, backward_flops=4 * g * m * k * n, equation="S10"))

@@ -62,6 +62,8 @@ class Op:
     saves_when_done a custom function saves after it ran, its inputs too: a checkpoint runs it
     only_recomputed a cached cast: no node, and no work unless a checkpoint runs it again
     flops, backward_flops   exact for the shapes, multiply and add counted apart
+    dispatched      the operator that a TorchDispatchMode sees, where a checkpoint per operator
+                    may keep its output: "mm", "addmm", "bmm", "attention" or "reduce_scatter"
     equation        row of docs/formulas.md
     """
 
@@ -69,6 +71,7 @@ class Op:
         "_forward_moves",
         "backward",
         "backward_flops",
+        "dispatched",
         "equation",
         "flops",
         "folded_output",
@@ -98,7 +101,8 @@ class Op:
                  saves_when_done: bool = False,
                  product: bool = False, only_forward_product: bool = False,
                  only_recomputed: bool = False,
-                 flops: Size = 0, backward_flops: Size = 0, equation: str = ""):
+                 flops: Size = 0, backward_flops: Size = 0, dispatched: str = "",
+                 equation: str = ""):
         self.name = name
         self.reads = reads
         self.writes = writes
@@ -118,6 +122,7 @@ class Op:
         self.only_recomputed = only_recomputed
         self.flops = flops
         self.backward_flops = backward_flops
+        self.dispatched = dispatched
         self.equation = equation
 
     def __repr__(self) -> str:
@@ -137,7 +142,10 @@ class Op:
 
 @dataclass(eq=False)
 class Part:
-    """One Python call: it holds its arguments and named locals until it returns."""
+    """One Python call: it holds its arguments and named locals until it returns.
+
+    checkpoint: it is run again in backward; per_op: but some operators keep their output.
+    """
 
     name: str
     arguments: tuple[Tensor, ...] = ()
@@ -145,6 +153,19 @@ class Part:
     body: list[Op | Part] = field(default_factory=list)
     checkpoint: bool = False
     layer: int | None = None
+    per_op: bool = False
+
+    def kept_ops(self) -> set[Op]:
+        """Operators whose outputs a checkpoint per operator keeps: every product but each second
+        mm, attention, and what was scattered. [S18]
+
+        Ref: torchtitan/distributed/activation_checkpoint.py (SelectiveAC).
+        """
+        if not self.per_op:
+            return set()
+        compute = [op for op in self.ops() if op.dispatched]
+        recomputed = [op for op in compute if op.dispatched == "mm"][1::2]
+        return set(compute) - set(recomputed)
 
     def ops(self) -> Iterator[Op]:
         """All operators inside, in program order."""
@@ -214,9 +235,9 @@ class Tape:
 
     @contextmanager
     def part(self, name: str, *arguments: Tensor, checkpoint: bool = False,
-             layer: int | None = None) -> Iterator[Part]:
+             layer: int | None = None, per_op: bool = False) -> Iterator[Part]:
         """A call, open while its body is written."""
-        part = Part(name, arguments, checkpoint=checkpoint, layer=layer)
+        part = Part(name, arguments, checkpoint=checkpoint, layer=layer, per_op=per_op)
         self.stack[-1].body.append(part)
         self.stack.append(part)
         yield part

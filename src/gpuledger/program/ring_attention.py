@@ -73,7 +73,7 @@ def ring_attention(tape: Tape, settings: Core, local: Local, heads: tuple[Tensor
         f"ring {settings.kernel}", (query, key, value), (y, logsumexp, *random_state),
         saves=(key, query, value, logsumexp, y, *random_state), forward=forward,
         backward=backward, gradients={query: dq, key: dk, value: dv}, shares=(flat,), flops=flops,
-        backward_flops=flops * 5 // 2, equation="X19"))
+        backward_flops=flops * 5 // 2, dispatched="attention", equation="X19"))
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ def layout_of(run: Run, schedule: str | None = None) -> Layout:
         sequence_parallel=int(axes.sequence_parallel),
         recompute_layers=whole,
         recompute_core=core,
+        recompute_operators=float(training.recompute == "per_op"),
         gpus_per_node=run.cluster.gpus_per_node,
         schedule=schedule or "interleaved",
     )

@@ -18,7 +18,7 @@ from ..step import StepRunner
 from .schedules import BACKWARD, FORWARD, SPLIT_BACKWARD, Pass, Pipeline, passes
 from .stages import chunks_of_stage
 
-OF_ONE_MICRO_BATCH = ("saved", "pending", "missing", "checkpoints", "recomputed", "deferred")
+OF_ONE_MICRO_BATCH = ("saved", "pending", "missing", "checkpoints", "recomputed", "kept", "deferred")
 
 
 @dataclass(frozen=True)

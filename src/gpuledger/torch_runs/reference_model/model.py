@@ -10,6 +10,7 @@ from gpuledger.config.model import Model
 from gpuledger.config.training import EveryK, Training
 
 from .block import Block
+from .checkpoints import contexts_of
 from .embedding import Embedding
 from .fused import fused_ops
 from .head import Head
@@ -51,7 +52,8 @@ class LanguageModel(nn.Module):
         x = self.embedding(tokens, tables)
         for layer, block in enumerate(self.blocks):
             if recomputes(self.recompute, layer):
-                x = checkpoint(block, x, tables, use_reentrant=False)
+                x = checkpoint(block, x, tables, use_reentrant=False,
+                               context_fn=contexts_of(self.recompute))
             else:
                 x = block(x, tables)
         return self.head(x, targets)
@@ -61,4 +63,4 @@ def recomputes(recompute: str | EveryK, layer: int) -> bool:
     """This whole block is run again in the backward pass."""
     if isinstance(recompute, EveryK):
         return layer % recompute.every == 0
-    return recompute == "full"
+    return recompute in ("full", "per_op")

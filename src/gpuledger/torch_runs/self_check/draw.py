@@ -115,8 +115,9 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
         "optimizer_implementation": rng.choice(IMPLEMENTATIONS.get(optimizer, ALL_IMPLEMENTATIONS)),
         "amsgrad": optimizer in ("adam", "adamw") and rng.random() < 0.2,
         "momentum": 0.9 if optimizer == "sgd" and rng.random() < 0.6 else 0.0,
-        "attention": rng.choice(kernels_for(model, precision)),
-        "recompute": rng.choice(["none", "none", "full", "selective", EveryK(every=2)]),
+        "attention": (attention := rng.choice(kernels_for(model, precision))),
+        "recompute": rng.choice(["none", "none", "full", "selective", EveryK(every=2),
+                                 *(("per_op",) if attention != "math" else ())]),
         "loss": loss, **(chunks if loss in ("chunked", "fused_linear") else {}),
         "rmsnorm_implementation": ("composed" if model.norm == "rmsnorm" and rng.random() < 0.4
                                    else "fused"),
