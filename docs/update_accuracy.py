@@ -36,8 +36,8 @@ What is known of the gaps:
 * Values recorded with fused cross-entropy up to 2025-10: one or two more fp32 copies of the logits in the
   compiling step; later values agree within 0.8 %.
 * Resumed runs (`_2nd`): two hold 63 and 173 MiB of the checkpoint that they read.
-* tp 4 with FlashAttention and Transformer Engine's ring of context parallelism: peaks 8 to 23 MiB low (1 to 2.3 %).
-* Interleaved schedules of several groups: one received gradient (n) more at the peak than our schedule holds.
+* Context parallelism of Transformer Engine: peaks 5 to 11 MiB low (up to 1 %): its ring's buffers are not modelled.
+* 7B, interleaved: one received activation (64 MiB of 60 GB, 0.11 %) more at the peak than our account. Not traced.
 """
 
 

@@ -249,7 +249,7 @@ def test_gpt3_175b_with_full_recompute_is_48_gib_where_megatrons_formula_says_77
     assert inputs == (8 * 12 + 1) * one  # 8 micro-batches of 12 inputs, and what is run again to its end
     rest = found.requested_bytes - 18 * elements - inputs
     assert round(found.requested_bytes / GIB, 2) == 48.43
-    assert rest == 579_301_404  # one layer with its attention matrix, workspaces, masks
+    assert rest == 579_301_420  # one layer with its attention matrix, workspaces, masks
 
 
 # ---- the rest of the product

@@ -37,6 +37,9 @@ EXACT = {
     ("gpt3_mcore_te_tp1_pp4_vp1_uneven_pipeline", "dev_dgx_a100"): (658_767_360, 2_386_205_184),
     ("gpt3_mcore_te_tp4_pp2_resume_torch_dist_reshard_8x1xNone", "dev_dgx_h100"):
         (311_828_992, 844_288_512),
+    ("gpt3_mcore_te_tp1_pp4_vp1_tunable_overlap", "dev_dgx_h100"): (759_682_560, 4_622_615_552),
+    ("gpt3_mcore_te_tp4_pp2_resume_torch_dist_reshard_8x1xNone", "dev_dgx_a100"):
+        (232_398_336, 775_343_616),
     ("gpt3_mcore_tp1_pp4", "lts"): (779_997_184, 2_746_575_872),
     ("gpt3_mcore_te_tp1_pp1_dist_optimizer_fim_dataset_1node", "dev_dgx_gb200"):
         (678_556_160, 4_801_303_040),
@@ -65,7 +68,7 @@ def test_scores_are_those_of_the_page() -> None:
     steady, peak = made["all"]["steady"], made["all"]["peak"]
     assert (steady["n"], steady["exact"] >= 70, steady["median"] <= 0.11, steady["p95"] <= 0.65) == (
         207, True, True, True)
-    assert (peak["exact"] >= 14, peak["median"] <= 0.111, peak["p95"] <= 1.62) == (True, True, True)
+    assert (peak["exact"] >= 22, peak["median"] <= 0.087, peak["p95"] <= 0.95) == (True, True, True)
     assert made["distributed optimizer"]["steady"]["exact"] >= 36
 
 

@@ -87,6 +87,9 @@ class MegatronOptions(Record):
     overlap_p2p_communication: bool = Field(
         default=True, description="interleaved: the next input is received before the backward"
     )
+    overlap_p2p_communication_warmup_flush: bool = Field(
+        default=False, description="interleaved: inputs are received ahead in warm-up and flush too"
+    )
     attention_mask_in_dataloader: bool = Field(
         default=True, description="each micro-batch has a mask of seq_len^2 bytes per sequence"
     )

@@ -259,6 +259,8 @@ class _Reader:
         yield "account_for_loss", self.flag("account-for-loss-in-pipeline-split")
         yield "microbatch_group_size", self.given.get("microbatch-group-size-per-virtual-pipeline-stage")
         yield "overlap_p2p_communication", not self.flag("no-overlap-p2p-communication")
+        yield ("overlap_p2p_communication_warmup_flush",
+               self.flag("overlap-p2p-communication-warmup-flush"))
         yield ("attention_mask_in_dataloader",
                not self.flag("no-create-attention-mask-in-dataloader"))
         yield "cross_entropy_loss_fusion", self.flag("cross-entropy-loss-fusion")

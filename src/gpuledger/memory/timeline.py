@@ -242,7 +242,7 @@ class Timeline:
     def backward(self) -> None:
         memory, loss = self.memory, self.program.backward_from
         self.in_backward = True
-        seed = memory.allocate(loss.gradient())
+        seed = self.first_gradient(loss)
         self.pending[loss] = Buffer(memory.hold(seed), is_view=False)
         # who unpacks last
         ends = {step.region: step.op for step in reversed(self.steps) if step.op.saves}
@@ -261,6 +261,10 @@ class Timeline:
         self.in_backward = False
         self.end_backward()
         memory.drop(seed)
+
+    def first_gradient(self, loss: Tensor) -> int:
+        """That of the loss, or the one that the next stage sends; held until the backward pass ends."""
+        return self.memory.allocate(loss.gradient())
 
     def differentiate(self, step: Step) -> None:
         """One autograd node: its function, the engine's reductions, then what the node held is let

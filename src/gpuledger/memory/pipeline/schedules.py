@@ -109,14 +109,7 @@ def interleaved(pipeline: Pipeline) -> list[Pass]:
     2104.04473; Megatron-LM megatron/core/pipeline_parallel/schedules.py. [X13]
     """
     m, v = pipeline.num_microbatches, pipeline.chunks
-    group = pipeline.group or pipeline.pp
-    turns = [
-        chunk
-        for start in range(0, m, group)
-        for chunk in range(v)
-        for _ in range(min(group, m - start))
-    ]
-    ahead = min(2 * (pipeline.pp - pipeline.stage - 1) + (v - 1) * group, len(turns))
+    turns, ahead = turns_of(pipeline)
     order = Order(m)
     for chunk in turns[:ahead]:
         order.forward(chunk)
@@ -126,6 +119,20 @@ def interleaved(pipeline: Pipeline) -> list[Pass]:
     for chunk in turns[len(turns) - ahead :]:
         order.backward(v - 1 - chunk)
     return order.passes
+
+
+def turns_of(pipeline: Pipeline) -> tuple[list[int], int]:
+    """The chunks of the interleaved forward passes, in order, and how many run before the first backward.
+    A backward pass runs through the opposite chunk."""
+    m, v = pipeline.num_microbatches, pipeline.chunks
+    group = pipeline.group or pipeline.pp
+    turns = [
+        chunk
+        for start in range(0, m, group)
+        for chunk in range(v)
+        for _ in range(min(group, m - start))
+    ]
+    return turns, min(2 * (pipeline.pp - pipeline.stage - 1) + (v - 1) * group, len(turns))
 
 
 def zb_h1(pipeline: Pipeline) -> list[Pass]:

@@ -19,25 +19,35 @@ BACKENDS = {"flash": "flash", "cudnn": "fused", "eager": "unfused"}
 
 def heads_of(tape: Tape, layout: Layout, backend: str, qkv: Tensor,
              norms: tuple[NormWeights, NormWeights] | None) -> list[Tensor]:
-    """Query, key and value of the projection's output.
+    """Query, key and value of the projection's output, as the caller holds them until it returns.
 
-    FlashAttention reads (b, s, a, d): copies of all three, unless b is 1, and then the projection's
-    output dies. Rotary positions copy too. Otherwise they are views. [M4]
+    Views; rotary positions make queries and keys anew, and values are made contiguous, unless
+    FlashAttention copies them anyway. [M4]
     """
     local, d = layout.local, layout.model.head_dim
     widths = {"query": local.num_heads * d, "key": local.num_kv_heads * d,
               "value": local.num_kv_heads * d}
-    copies = layout.model.positions == "rotary" or (backend == "flash"
-                                                    and local.micro_batch_size > 1)
     parts = dict(zip(widths, views.split(tape, "qkv split", qkv, tuple(widths.values())),
                      strict=True))
+    tape.hold(parts["value"])
     for name, weights in zip(("query", "key"), norms or (), strict=False):
         parts[name] = head_norm(tape, weights, parts[name], d)
-    if not copies:
-        return list(parts.values())
-    return [tape.append(Op(f"{name} (b, s)", (part,), (Tensor(name, part.shape, part.dtype),),
-                           gradients={part: INCOMING}, equation="M4"))
-            for name, part in parts.items()]
+    if layout.model.positions == "rotary":
+        for name in ("query", "key") if transposes(layout, backend) else tuple(widths):
+            parts[name] = copied(tape, name, parts[name])
+    tape.hold(*parts.values())
+    return list(parts.values())
+
+
+def transposes(layout: Layout, backend: str) -> bool:
+    """FlashAttention reads (b, s, a, d) and Megatron has (s, b, a, d): the same where b is 1."""
+    return backend == "flash" and layout.local.micro_batch_size > 1
+
+
+def copied(tape: Tape, name: str, part: Tensor) -> Tensor:
+    """Rotated, transposed or made contiguous."""
+    return tape.append(Op(f"{name} (b, s)", (part,), (Tensor(name, part.shape, part.dtype),),
+                          gradients={part: INCOMING}, equation="M4"))
 
 
 def head_norm(tape: Tape, weights: NormWeights, x: Tensor, head_dim: Size) -> Tensor:
@@ -60,6 +70,9 @@ def core(tape: Tape, layout: Layout, training: Training, heads: list[Tensor]) ->
     with tape.part("core attention", *heads, checkpoint=again):
         if backend == "unfused":
             return unfused(tape, layout, training, heads)
+        if transposes(layout, backend):
+            heads = [copied(tape, name, head)
+                     for name, head in zip(("query", "key", "value"), heads, strict=True)]
         return flash(tape, layout, backend, heads)
 
 

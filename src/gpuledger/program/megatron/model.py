@@ -53,10 +53,11 @@ def layer(tape: Tape, layout: Layout, training: Training, number: int, x: Tensor
     with tape.part(f"block {number}", x, checkpoint=checkpoint, layer=number):
         weights = LayerWeights(tape, layout)
         y = norm(tape, weights.norm1, x)
-        y = column_linear(tape, layout, weights.qkv, y)
-        heads = heads_of(tape, layout, BACKENDS[training.attention], y, weights.head_norms)
-        y = core(tape, layout, training, heads)
-        y = row_linear(tape, layout, weights.proj, y)
+        with tape.part("self attention", y):
+            y = column_linear(tape, layout, weights.qkv, y)
+            heads = heads_of(tape, layout, BACKENDS[training.attention], y, weights.head_norms)
+            y = core(tape, layout, training, heads)
+            y = row_linear(tape, layout, weights.proj, y)
         x = dropout_add(tape, "attention residual", y, x, dropout=drops)
         y = mlp(tape, layout, training, weights, x)
         return dropout_add(tape, "mlp residual", y, x, dropout=drops)

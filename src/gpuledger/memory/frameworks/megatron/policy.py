@@ -40,7 +40,7 @@ class Megatron(Policy):
         return build_megatron(run, device, part, num_layers)
 
     def timeline(self, program: Program, workspaces: Iterable[Tensor] = ()) -> MegatronTimeline:
-        return MegatronTimeline(program, workspaces)
+        return MegatronTimeline(program, interleaved=self.parallel.vpp > 1, workspaces=workspaces)
 
     def updated(self, weights: Counted) -> list[Share]:
         return []

@@ -11,7 +11,9 @@ from ...ledger import Memory
 from ...pipeline.runner import OF_ONE_MICRO_BATCH, Flight, repeating_micro_batches, stage_order
 from ...pipeline.schedules import FORWARD, Pass
 from ...schedule import Step
-from .bindings import Bindings, prefetched
+from .arrivals import arrivals_of
+from .bindings import Bindings
+from .bound import arriving
 from .overheads import (
     SCALARS_OF_A_STEP,
     cublas_workspaces,
@@ -22,7 +24,7 @@ from .overheads import (
 from .states import RankStates, chunks_of
 from .timeline import MegatronTimeline
 
-OF_A_FLIGHT = (*OF_ONE_MICRO_BATCH, "batch_numbers")
+OF_A_FLIGHT = (*OF_ONE_MICRO_BATCH, "own")
 
 
 class MegatronRunner:
@@ -40,6 +42,7 @@ class MegatronRunner:
         self.rank = RankStates(chunks, run.parallel, stage, dp_rank)
         self.memory = Memory()
         self.programs = programs
+        self.arrivals = arrivals_of(run, stage, 1 + max(step.micro_batch for step in order))
         self.bindings = Bindings(self.memory, len(programs) == 1, self.options)
         self.marks: list[tuple[int, str]] = []
         self.positions: list[tuple[int, Step | None]] = []
@@ -53,7 +56,7 @@ class MegatronRunner:
 
     def _timeline(self, program: Program, chunk: int,
                   workspaces: dict[bool, Tensor]) -> MegatronTimeline:
-        timeline = MegatronTimeline(program, (), self.bindings, chunk)
+        timeline = MegatronTimeline(program, self.bindings, chunk, interleaved=len(self.programs) > 1)
         timeline.memory, timeline.workspaces = self.memory, workspaces
         timeline.marks, timeline.positions = self.marks, self.positions
         return timeline
@@ -90,9 +93,8 @@ class MegatronRunner:
         self.bindings.begin_step()
         self.bindings.count_tokens()
         for number, step in enumerate(self.order):
-            ahead = prefetched(self.order, number, self.programs, self.options)
-            if ahead is not None:
-                self.bindings.prefetched = self.memory.allocate(ahead)
+            for arrival in self.arrivals.get(number, ()):
+                self.bindings.arrive(arrival, arriving(arrival, self.programs))
             self.run_pass(step)
         self.mark("optimizer step")
         self.bindings.end_step()

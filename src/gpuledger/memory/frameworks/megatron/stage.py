@@ -12,7 +12,9 @@ from ...pipeline.runner import stage_order
 from ...pipeline.schedules import Pass, in_flight
 from ...pipeline.stage_peak import NONE, Moment, StagePeak
 from ...states import State
-from .bindings import ONE_NUMBER, REPORT, Bound, bound_in_step
+from .arrivals import arrivals_of
+from .bindings import ONE_NUMBER, REPORT
+from .bound import Bound, bound_in_step
 from .overheads import steady
 from .states import Kept, RankStates, as_states, chunks_of
 from .stream_peak import peak_of_stream
@@ -45,7 +47,8 @@ class MegatronStage(StagePeak):
         if self.defers:
             return peak_of_stream(self.run, self.device, self.stage, self.states)
         order = stage_order(self.run, self.stage)
-        bound = bound_in_step(order, [chunk.program for chunk in self.chunks], self.run.parallel.megatron)
+        bound = bound_in_step(order, arrivals_of(self.run, self.stage, self.run.num_microbatches),
+                              [chunk.program for chunk in self.chunks], self.run.parallel.megatron)
         best, beside = max(self._levels(order, bound), key=lambda found: found[0].level)
         update = self._update_with(bound[-1])
         if update.requested_bytes > best.level + self.states_bytes:
@@ -66,7 +69,8 @@ class MegatronStage(StagePeak):
 
     def _live_bound(self, bound: Bound) -> Iterator[Live]:
         if bound.inputs_bytes:
-            received = next(c.program.received for c in self.chunks if c.program.received is not None)
+            received = next(t for c in self.chunks for t in (c.program.received, c.program.loss)
+                            if t is not None)
             count = bound.inputs_bytes // int(received.nbytes)
             yield Live("activations", BOUND, count, bound.inputs_bytes, "M15",
                        f"{count} x {tuple(received.shape)} {received.dtype}")

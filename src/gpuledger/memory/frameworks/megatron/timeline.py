@@ -11,17 +11,22 @@ from gpuledger.program.tensor import Tensor
 
 from ...group_timeline import GroupTimeline
 from ...schedule import Step, schedule
-from .bindings import Bindings
+from .bindings import ONE_NUMBER, Bindings
+
+SENT = Tensor("sent output, of one element", (1,), "bfloat16", "scratch")
 
 
 class MegatronTimeline(GroupTimeline):
-    """One chunk of one rank. Without bindings, what is bound between passes is the caller's account."""
+    """One chunk of one rank. Without bindings, what is bound between passes is the caller's account.
 
-    def __init__(self, program: Program, workspaces: Iterable[Tensor] = (),
-                 bindings: Bindings | None = None, chunk: int = 0):
+    interleaved: the schedule keeps a micro-batch's loss from forward to backward; otherwise it is bound.
+    """
+
+    def __init__(self, program: Program, bindings: Bindings | None = None, chunk: int = 0, *,
+                 interleaved: bool = False, workspaces: Iterable[Tensor] = ()):
         super().__init__(program, workspaces)
-        self.bindings, self.chunk = bindings, chunk
-        self.batch_numbers: list[int] = []
+        self.bindings, self.chunk, self.interleaved = bindings, chunk, interleaved
+        self.own: list[int] = []  # batch and output of a micro-batch
 
     def earlier_gradients(self, *, kept: bool, only: set[Tensor] | None = None) -> None:
         """Main gradients are there all the time."""
@@ -36,20 +41,31 @@ class MegatronTimeline(GroupTimeline):
             self.memory.drop(number)
 
     def forward_pass(self) -> None:
-        self.batch_numbers = [self.memory.allocate(t, "activations") for t in self.program.batch]
+        """An output that was sent leaves a tensor of one element in its place."""
+        self.own = [self.memory.allocate(t, "activations") for t in self.program.batch]
         super().forward_pass()
+        self.memory.layer = None
         if self.bindings is not None:
             self.bindings.end_forward()
             if not self.program.sends:
                 self.bindings.report()
+        if self.program.sends:
+            self.own.append(self.memory.allocate(SENT))
+        elif self.interleaved:
+            self.own.append(self.memory.allocate(ONE_NUMBER))
 
     def receive(self, activation: Tensor) -> None:
         if self.bindings is None:
             super().receive(activation)
             return
-        number = self.bindings.receive(activation)
+        number = self.bindings.receive(self.chunk, activation)
         self.memory.current[activation] = number
         self.bindings.begin_forward(self.chunk, number)
+
+    def first_gradient(self, loss: Tensor) -> int:
+        if self.bindings is None or not self.program.sends:
+            return super().first_gradient(loss)
+        return self.bindings.receive_gradient(self.chunk, loss.gradient())
 
     def send_back(self) -> None:
         received, bindings = self.program.received, self.bindings
@@ -58,10 +74,12 @@ class MegatronTimeline(GroupTimeline):
         else:
             gradient = self.pending.pop(received).number
             bindings.end_backward(self.chunk, self.memory.current[received], gradient)
+        batch, output = self.own[:len(self.program.batch)], self.own[len(self.program.batch):]
+        self.memory.drop(*output)
         if bindings is not None and bindings.options.keeps_batches:
-            bindings.batches += self.batch_numbers
+            bindings.batches += batch
         else:
-            self.memory.drop(*self.batch_numbers)
+            self.memory.drop(*batch)
 
     def run(self, op: Op, *, saving: bool) -> None:
         if self.bindings is not None:
