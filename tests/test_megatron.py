@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gpuledger.config import Run, RunOptions, resolve_run
 from gpuledger.errors import NotYetError
 from gpuledger.estimate import device_of, estimate, refuse_unmodelled
 from gpuledger.memory.export import NamedStream
+from gpuledger.memory.frameworks.megatron.arrivals import Arrival, arrivals_of
 from gpuledger.memory.frameworks.megatron.buffers import shard_ranks
 from gpuledger.memory.frameworks.megatron.overheads import kept_biases
 from gpuledger.memory.frameworks.megatron.runner import MegatronRunner
@@ -65,6 +67,41 @@ def test_closed_form_is_the_streams_peak(seed: int) -> None:
     _, level = highest(runner.memory, runner.marks[2 * len(runner.marks) // 3][0])
     assert found.requested_bytes == level
     assert sum(int(entry.nbytes) for entry in (*found.states, *found.live)) == level
+
+
+@given(pp=st.sampled_from([2, 3, 4]), vpp=st.integers(2, 3), extra=st.integers(0, 3), groups=st.integers(1, 3),
+       overlap=st.booleans(), flush=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_what_arrives_early_is_what_passes_need(
+        pp: int, vpp: int, extra: int, groups: int, overlap: bool, flush: bool) -> None:
+    """On every stage: one input for each forward pass that has one, one gradient for each backward pass,
+    never after the pass that takes it."""
+    group = pp + extra
+    options = {"microbatch_group_size": group, "overlap_p2p_communication": overlap,
+               "overlap_p2p_communication_warmup_flush": flush}
+    run = megatron_run(groups * group, {"num_layers": pp * vpp}, {}, options, pp=pp, vpp=vpp)
+    for stage in range(pp):
+        arrived: Counter[Arrival] = Counter()
+        arrivals = arrivals_of(run, stage, run.num_microbatches)
+        for number, step in enumerate(stage_order(run, stage)):
+            arrived.update(arrivals.get(number, ()))
+            first, last = (0, 0), (pp - 1, vpp - 1)
+            if (stage, step.chunk) != (first if step.kind == "F" else last):
+                arrived[Arrival(step.chunk, gradient=step.kind == "B")] -= 1
+            assert min(arrived.values(), default=0) >= 0
+        assert set(arrived.values()) == {0}
+
+
+def test_a_larger_group_waits_on_the_ends_of_the_ring() -> None:
+    """pp 2, group 3: the last stage has the first gradient one pass early, beside a forward pass."""
+    options = {"microbatch_group_size": 3}
+    run = megatron_run(3, {"num_layers": 4}, {}, options, pp=2, vpp=2)
+    order = stage_order(run, 1)
+    assert "".join(f"{s.kind}{s.chunk} " for s in order) == (
+        "F0 F0 F0 F1 B1 F1 B1 F1 B1 B0 B0 B0 ")
+    gradients = {number: [a.chunk for a in found if a.gradient]
+                 for number, found in arrivals_of(run, 1, 3).items()}
+    assert {number: chunks for number, chunks in gradients.items() if chunks} == {7: [0], 9: [0], 10: [0]}
 
 
 # ---- states
@@ -281,6 +318,7 @@ def test_every_view_of_a_run_answers() -> None:
     ({"options": {"use_precision_aware_optimizer": True}}, "needs the distributed optimizer"),
     ({"options": {"defer_embedding_wgrad_compute": True}}, "fills the bubble"),
     ({"model": {"sliding_window": 32}}, "windows"),
+    ({"cp": 2, "training": {"attention": "eager"}}, "fused attention only"),
     ({"model": {"bias": False}}, "LayerNorm has a bias"),
     ({"num_microbatches": 6, "vpp": 2, "pp": 4, "model": {"num_layers": 8}}, "last group is too small"),
 ])

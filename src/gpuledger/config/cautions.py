@@ -12,7 +12,16 @@ def cautions(run: Run) -> tuple[str, ...]:
     """Warnings about a valid run."""
     parts = fallbacks(run.model, run.training)
     kept = (f"kernels: fused leaves to PyTorch: {part}" for part in parts)
-    return (*_model_cautions(run), *_hardware_cautions(run), *_time_cautions(run), *kept)
+    return (*_model_cautions(run), *_hardware_cautions(run), *_context_cautions(run),
+            *_time_cautions(run), *kept)
+
+
+def _context_cautions(run: Run) -> Iterator[str]:
+    if run.parallel.framework == "megatron" and run.parallel.cp > 1:
+        yield (
+            "context parallelism of Transformer Engine: attention over a part of the sequence; the "
+            "buffers of its ring are not modelled (recorded peaks are up to 1 % higher)"
+        )
 
 
 def _time_cautions(run: Run) -> Iterator[str]:

@@ -133,6 +133,9 @@ def _mesh_problems(run: Run) -> Iterator[Problem]:
         yield Problem(f"megatron.distributed_optimizer_instances = "
                       f"{options.distributed_optimizer_instances} does not divide dp x cp = "
                       f"{parallel.dp * parallel.cp}", "use a divisor")
+    if parallel.cp > 1 and run.training.attention == "eager":
+        yield Problem(f"framework: megatron divides sequences (cp = {parallel.cp}) with fused attention only",
+                      "use attention: flash or cudnn")
     if options.use_precision_aware_optimizer and parallel.zero_stage != 1:
         yield Problem("megatron.use_precision_aware_optimizer needs the distributed optimizer, but "
                       f"zero_stage = {parallel.zero_stage}", "set zero_stage: 1")
