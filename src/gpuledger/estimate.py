@@ -1,7 +1,7 @@
 """`estimate(run)`: memory, FLOPs and checkpoint size of one step of a run, from formulas alone."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .compute.conventions import (
     DEFAULT_CONVENTION,
@@ -20,7 +20,9 @@ from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
 from .memory.context import at_heaviest_rank
 from .memory.frameworks import unmodelled
+from .memory.host import NOTHING_OFFLOADED, HostMemory, host_memory
 from .memory.outside import Outside, outside_of
+from .memory.oversized_buckets import bucket_warnings
 from .memory.peak import Live, Peak, StepPeak
 from .memory.peak_bytes import PeakBytes, peak_bytes
 from .memory.pipeline.finders import Finder, finders
@@ -31,7 +33,7 @@ from .program.device import Device
 from .units import gib
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
-SIDE_STREAMS = ("fsdp2", "deepspeed")      # frameworks whose segments belong to several streams
+SIDE_STREAMS = ("deepspeed",)              # frameworks whose segments belong to several streams
 
 
 
@@ -54,6 +56,7 @@ class Memory:
     capacity_bytes: int
     num_alloc_retries: int
     out_of_memory: bool
+    host: HostMemory = NOTHING_OFFLOADED
 
     @property
     def context_bytes(self) -> int | None:
@@ -156,7 +159,8 @@ def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = F
     worst = max(range(len(peaks)), key=lambda stage: peaks[stage].requested_bytes)
     available = gpu.capacity_bytes - outside_of(run).total.expected
     replayed = replay_run(run, device, settings, available, worst) if replay else None
-    by_stage = tuple(account(run, peak, replayed if stage == worst else None, stage)
+    by_stage = tuple(replace(account(run, peak, replayed if stage == worst else None, stage),
+                             host=host_memory(run, stages[stage].policy, stages[stage].counted))
                      for stage, peak in enumerate(peaks))
     memory = by_stage[worst]
     flops = count_flops(run, convention)
@@ -167,7 +171,8 @@ def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = F
         checkpoint=checkpoint_of(run, whole_model(run, stages[0], device)),
         states=peaks[worst].states, live=peaks[worst].live,
         assumptions=(*assumptions, *sharding_assumptions(run)),
-        warnings=(*cautions(run), *warnings_of(run, memory)))
+        warnings=(*cautions(run), *bucket_warnings(run, device, int(peaks[worst].requested_bytes)),
+                  *warnings_of(run, memory)))
 
 
 def refuse_unmodelled(run: Run) -> None:
@@ -203,7 +208,7 @@ def parameters_of(finder: Finder) -> int:
 def whole_model(run: Run, first: Finder, device: Device) -> StepPeak:
     """The undivided model, for what all ranks hold together."""
     if isinstance(first, StepPeak) and run.parallel.world_size == run.parallel.dp \
-            and run.parallel.framework != "megatron":
+            and run.parallel.framework != "megatron" and first.training == run.training:
         return first
     return StepPeak(run.model_copy(update={"parallel": Parallelism()}), device)
 

@@ -2,7 +2,8 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Move, Tensor
@@ -25,6 +26,8 @@ class Memory:
     """A storage is freed when its last holder lets go. `layer` tags the allocations of a decoder
     layer.
 
+    streams: CUDA stream of each allocation that is not on the default one; the allocator gives a
+    stream back only what was freed on it.
     once: allocations of a layer of which only one layer's are alive at a time, however deep the
     model is.
     """
@@ -40,6 +43,8 @@ class Memory:
         # storage -> number of its latest allocation
         self.current: dict[Tensor, int] = {}
         self.once: set[int] = set()
+        self.streams: dict[int, int] = {}
+        self.stream = 0
         self.layer: int | None = None
         self.equation = ""
 
@@ -55,7 +60,16 @@ class Memory:
         self.categories.append(category or ROLE_CATEGORY[tensor.role])
         self.layers.append(self.layer)
         self.equations.append(self.equation)
+        if self.stream:
+            self.streams[number] = self.stream
         return number
+
+    @contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        """What is allocated inside belongs to this stream."""
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
 
     def number(self, tensor: Tensor) -> int | None:
         """None for what lives outside the step: parameters and tables."""

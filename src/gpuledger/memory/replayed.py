@@ -1,6 +1,7 @@
 """A whole run, replayed through the model of PyTorch's caching allocator: allocated and reserved bytes."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuledger.config.run import Run
@@ -34,12 +35,13 @@ class Replayed:
 def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS,
                available_bytes: int | None = None, stage: int = 0) -> Replayed:
     """All layers of a stage, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
-    events = _events(whole_run(run, rank_programs(run, device, stage), 1, stage))
-    unlimited = _peaks(events, settings, None)
+    runner = whole_run(run, rank_programs(run, device, stage), 1, stage)
+    events, streams = _events(runner), runner.memory.streams
+    unlimited = _peaks(events, streams, settings, None)
     if available_bytes is None or unlimited.peak_reserved_bytes <= available_bytes:
         return unlimited
     try:
-        limited = _peaks(events, settings, available_bytes)
+        limited = _peaks(events, streams, settings, available_bytes)
     except OutOfMemory:
         return Replayed(unlimited.peak_requested_bytes, unlimited.peak_allocated_bytes,
                         unlimited.peak_reserved_bytes, unlimited.segments, 0, True)
@@ -65,8 +67,9 @@ def _living(memory: Memory) -> list[int]:
     return [number for number, holders in enumerate(memory.holders) if holders]
 
 
-def _peaks(events: list[Event], settings: AllocatorSettings, available_bytes: int | None) -> Replayed:
-    allocator = replay(events, settings, available_bytes)
+def _peaks(events: list[Event], streams: Mapping[int, int], settings: AllocatorSettings,
+           available_bytes: int | None) -> Replayed:
+    allocator = replay(events, settings, available_bytes, streams=streams)
     stats = allocator.memory_stats()
     return Replayed(
         peak_requested_bytes=stats["requested_bytes.all.peak"],

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .fsdp2 import FSDP2
 
 
+# Side streams on which buffers are allocated (FSDPCommContext); the collectives' own allocate nothing. [W11]
+COPY_IN_STREAM, REDUCE_STREAM, ALL_REDUCE_STREAM = 1, 2, 3
+
+
 class ParameterGroup:
     """Weights that are gathered and reduced together; `layer` is None for the root."""
 
@@ -154,9 +158,10 @@ class FSDP2Timeline(GroupTimeline):
         if group.resharded and self.options.reshard_to:
             ways = self.options.reshard_to
             inputs = [ranks * elements // ways for elements in inputs]
-        copied = self.copy_in(group, inputs)
-        output = Tensor("all-gather output", (ways * sum(inputs),), dtype)
-        group.gathered = memory.allocate(output, "buffers")
+        with memory.on_stream(COPY_IN_STREAM):
+            copied = self.copy_in(group, inputs)
+            output = Tensor("all-gather output", (ways * sum(inputs),), dtype)
+            group.gathered = memory.allocate(output, "buffers")
         memory.once.add(group.gathered)
         memory.drop(*copied)
 
@@ -275,11 +280,13 @@ class FSDP2Timeline(GroupTimeline):
         held = grads[-1:] if self.policy.ranks > 1 else []
         memory.drop(*grads[:len(grads) - len(held)])
         memory.equation = "W6"
-        output = memory.allocate(Tensor("sharded gradients", (sum(shard),), dtype), "gradients")
+        with memory.on_stream(REDUCE_STREAM):
+            output = memory.allocate(Tensor("sharded gradients", (sum(shard),), dtype), "gradients")
         if self.options.replicate > 1:
             group.reduced = memory.hold(output)
         if dtype != stored:
-            cast = memory.allocate(Tensor("sharded gradients", (sum(shard),), stored), "gradients")
+            with memory.on_stream(ALL_REDUCE_STREAM if self.options.replicate > 1 else REDUCE_STREAM):
+                cast = memory.allocate(Tensor("sharded gradients", (sum(shard),), stored), "gradients")
             memory.drop(output)
             output = cast
         self.keep_sharded(group, output)
