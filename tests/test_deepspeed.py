@@ -3,13 +3,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from gpuledger.config import Run, RunOptions, resolve_run
 from gpuledger.config.frameworks import DeepSpeedOptions
+from gpuledger.estimate import estimate
 from gpuledger.memory.frameworks.modules import Module, module_chains
 from gpuledger.memory.frameworks.stage3_coordinator import Coordinator
+from gpuledger.memory.host import host_memory
 from gpuledger.memory.peak import StepPeak
 from gpuledger.program.device import Device
 from gpuledger.program.tensor import Tensor
+from gpuledger.report.estimate_json import memory
+from gpuledger.report.estimate_table import estimate_table
+from gpuledger.units import gib
 
 RANKS = 8
 
@@ -40,6 +47,61 @@ def test_sub_groups_end_with_the_parameter_that_fills_them() -> None:
             groups, filled = groups + 1, 0
         filled += part
     assert masters.count == groups == 2
+
+
+def test_offloaded_bytes_by_hand() -> None:
+    """Stage 3: masters and Adam 12 B, fp32 gradients 4 B, gradients 2 B, parameters 2 B of each part."""
+    offload = '{"device": "cpu", "pin_memory": true}'
+    run = resolved(f"deepspeed.offload_optimizer={offload}", f"deepspeed.offload_param={offload}")
+    finder = StepPeak(run, Device())
+    part = sum(-(-int(weight.numel) // RANKS) for weight in finder.weights)
+    host = host_memory(run, finder.policy, finder.counted)
+    assert host.pinned_bytes == (4 + 2 + 2) * part
+    assert host.pageable_bytes == 12 * part
+    assert host.node_bytes == RANKS * host.rank_bytes
+    assert not [s for s in finder.states if s.category in ("parameters", "optimizer") and s.nbytes]
+
+
+def test_offload_is_in_the_table_and_in_json() -> None:
+    run = resolved('deepspeed.offload_optimizer={"device": "cpu"}', zero=2)
+    found = estimate(run)
+    assert "host memory: " in estimate_table(found)
+    assert memory(found)["host_bytes"] == found.memory.host.rank_bytes > 12 * 124_439_808 // RANKS
+    assert memory(found)["host_pinned_bytes"] == 0
+    plain = estimate(resolved(zero=2))
+    assert "host memory" not in estimate_table(plain)
+    assert memory(plain)["host_bytes"] == 0
+
+
+def test_a_checkpoint_has_masters_and_states() -> None:
+    """2 B of weights, 4 B of masters and 8 B of Adam's states for each parameter, whoever divides them."""
+    checkpoint = estimate(resolved()).checkpoint
+    assert checkpoint.weights_bytes == 2 * 124_439_808
+    assert checkpoint.full_bytes // 124_439_808 == 14
+
+
+@pytest.mark.parametrize(("zero", "overlap"), [(2, "false"), (2, "true"), (3, "null")])
+def test_default_buckets_can_make_a_higher_stage_need_more(zero: int, overlap: str) -> None:
+    """The well-known surprise: a buffer of 1 GB, or two, beside a model of 0.1 GB."""
+    keys = ("model.num_layers=2", f"deepspeed.overlap_comm={overlap}")
+    found, undivided = estimate(resolved(*keys, zero=zero)), estimate(resolved(*keys[:1], zero=0))
+    assert found.memory.peak_requested_bytes > undivided.memory.peak_requested_bytes
+    warning = next(w for w in found.warnings if "reduce_bucket_size" in w)
+    assert f"500,000,000 elements is more than the model's {found.parameters:,}" in warning
+    assert (", twice with overlap_comm," in warning) == (overlap == "true")
+    assert f"more than stage 0 with {gib(undivided.memory.peak_requested_bytes)}" in warning
+    option = f"deepspeed.reduce_bucket_size={found.parameters}"
+    assert option in warning
+    smaller = estimate(resolved(*keys, option, zero=zero))
+    saved = found.memory.peak_requested_bytes - smaller.memory.peak_requested_bytes
+    assert f"saves {gib(saved)}" in warning
+    assert not [w for w in smaller.warnings if "reduce_bucket_size" in w]
+
+
+def test_a_large_model_is_not_warned_of_buckets() -> None:
+    run = resolve_run("llama3-8b", RunOptions(gpu="h100", gpus=8, zero=3, global_batch=8, set=(
+        "framework=deepspeed", "precision=bf16-master", "seq_len=64")))[0]
+    assert not [w for w in estimate(run).warnings if "reduce_bucket_size" in w]
 
 
 class Record:

@@ -121,7 +121,7 @@ class StepPeak:
         """Every event of a step whose first, middle and last micro-batch are walked."""
         runner = self.policy.runner(self.program, self.training,
                                     min(self.run.num_microbatches, DIFFERENT_MICRO_BATCHES))
-        runner.resume()
+        runner.start_steady()
         runner.step()
         level, position = self._highest(runner.memory)
         live = self._live(runner.memory, position)

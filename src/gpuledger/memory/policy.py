@@ -24,6 +24,7 @@ from .update_rules import Moves
 if TYPE_CHECKING:
     from .step import StepRunner
 
+PINNED, PAGEABLE = "pinned", "pageable"              # kinds of host memory, a Kept's detail
 Counted = Sequence[tuple[Tensor, int]]               # a tensor, and how many like it there are
 
 

@@ -21,7 +21,7 @@ def steady_step(program: Program, training: Training, num_microbatches: int,
                 policy: Policy = UNDIVIDED) -> StepRunner:
     """One step in steady state: what lives between steps is there, and not in the stream."""
     runner = policy.runner(program, training, num_microbatches)
-    runner.resume()
+    runner.start_steady()
     runner.memory.events.clear()
     runner.step()
     return runner

@@ -62,7 +62,7 @@ class StepRunner:
         if self.training.set_to_none:
             self.zero_grad()
 
-    def resume(self) -> None:
+    def start_steady(self) -> None:
         """What the step before has left, beside states: kept gradients."""
         if not self.training.set_to_none:
             self.timeline.earlier_gradients(kept=True)

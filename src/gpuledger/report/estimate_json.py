@@ -60,7 +60,8 @@ def memory(estimate: Estimate) -> dict[str, Any]:
             "device_used_bytes": m.device_used_bytes,
             "capacity_bytes": m.capacity_bytes, "headroom_bytes": m.headroom_bytes,
             "fits": m.fits, "fits_with_margin": m.fits_with_margin, "may_fit": m.may_fit,
-            "num_alloc_retries": m.num_alloc_retries, "host_bytes": None}
+            "num_alloc_retries": m.num_alloc_retries, "host_bytes": m.host.rank_bytes,
+            "host_pinned_bytes": m.host.pinned_bytes, "host_node_bytes": m.host.node_bytes}
 
 
 def outside_range(name: str, nbytes: Range | None) -> dict[str, int | None]:

@@ -19,7 +19,8 @@ BAR_WIDTH = 30
 
 def estimate_table(estimate: Estimate, advice: tuple[Advice, ...] = ()) -> str:
     """Heading, ledger, verdict, FLOPs, and advice where it does not fit."""
-    blocks = [heading(estimate), ledger(estimate), *stages(estimate), verdict(estimate), compute(estimate)]
+    blocks = [heading(estimate), ledger(estimate), *host(estimate.memory), *stages(estimate),
+              verdict(estimate), compute(estimate)]
     if not estimate.memory.fits:
         blocks.append(advice_table(advice))
     return "\n\n".join(blocks)
@@ -73,6 +74,14 @@ def ledger(estimate: Estimate) -> str:
     headers = [where, "GiB", "share", f"of {gib(estimate.memory.capacity_bytes)}"]
     rows = [*category_rows(estimate.memory), *device_rows(estimate.memory)]
     return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+
+
+def host(m: Memory) -> list[str]:
+    """What is offloaded to the host's memory; nothing where nothing is."""
+    if not m.host.rank_bytes:
+        return []
+    return [f"host memory: {gib(m.host.rank_bytes)} per GPU, {gib(m.host.pinned_bytes)} of it pinned; "
+            f"{gib(m.host.node_bytes)} on a node of {m.host.ranks_per_node}"]
 
 
 def stages(estimate: Estimate) -> list[str]:

@@ -49,11 +49,12 @@ class Trainer:
         with default_dtype(WEIGHT_DTYPE[training.precision]):
             self.wrapped = divide(model, training, parallel, device)
         self.precision = training.precision if self.wrapped.autocasts else "fp32"
-        self.network, self.called = self.wrapped.network, self.wrapped.called
+        self.network = self.wrapped.network
         shared = parallel.framework == "zero-redundancy-optimizer"
         self.optimizer = make_optimizer(
             self.network, self.wrapped.recipe(training), parallel.zero_redundancy if shared else None)
         self.optimizer = self.wrapped.take(self.optimizer, num_microbatches)
+        self.called = self.wrapped.called              # an engine is there once it has the optimizer
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
         shape = (training.micro_batch_size, training.seq_len // parallel.cp)
         self.tokens, self.targets = (

@@ -13,6 +13,7 @@ from .ddp import DDP, unmodelled_ddp
 from .deepspeed import DeepSpeed, unmodelled_deepspeed
 from .fsdp2 import FSDP2, unmodelled_fsdp2
 from .megatron.policy import Megatron, unmodelled_megatron
+from .stage0 import Stage0
 from .stage3 import Stage3
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
@@ -31,8 +32,10 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         return ZeroRedundancy(parallel.ddp, parallel.dp * parallel.cp, rank)
     if parallel.framework == "deepspeed" and parallel.zero_stage in (1, 2):
         return DeepSpeed(parallel.zero_stage, parallel.dp, parallel.deepspeed, rank)
+    if parallel.framework == "deepspeed" and parallel.zero_stage == 0:
+        return Stage0()
     if parallel.framework == "deepspeed" and parallel.zero_stage == 3:
-        return Stage3(parallel.dp, parallel.deepspeed)
+        return Stage3(parallel.dp, parallel.deepspeed, rank or 0)
     if parallel.framework == "megatron":
         return Megatron(parallel)
     return Division(parallel.zero_stage, parallel.dp * parallel.cp)

@@ -15,7 +15,8 @@ from gpuledger.program.model import Program
 from gpuledger.program.sizes import Size, round_up
 from gpuledger.program.tensor import Tensor
 
-from ..policy import Counted, Kept, Policy, Share, listed
+from ..optimizer_states import optimizer_states
+from ..policy import PAGEABLE, PINNED, Counted, Kept, Policy, Share, listed
 from ..step import StepRunner
 from .deepspeed_runner import DeepSpeedRunner
 from .deepspeed_timeline import DeepSpeedTimeline
@@ -50,6 +51,11 @@ class DeepSpeed(Policy):
     def walks_layers_once(self) -> bool:
         """Buckets and partitions span layers as their sizes have it."""
         return False
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """The partition's masters, states and fp32 gradients are in the host's memory. [D13]"""
+        return self.options.offload_optimizer.device == "cpu"
 
     @property
     def overlaps(self) -> bool:
@@ -110,17 +116,42 @@ class DeepSpeed(Policy):
                       flat - elements)]
 
     def updated(self, weights: Counted) -> list[Share]:
-        """One flat fp32 partition."""
+        """One flat fp32 partition, where the GPU updates it."""
+        if self.offloads_optimizer:
+            return []
         every = listed(weights)
         elements, part = sum(weight.numel for weight in every), self.partition_elements(every)
         return [Share(Tensor("flat partition", (part,), "float32"), 1, elements,
                       self.ranks * part - elements, f" / {self.ranks} ranks")]
 
     def kept(self, weights: Sequence[Tensor], training: Training) -> list[Kept]:
-        """The fp32 masters of this partition. [D2]"""
+        """The fp32 masters of this partition [D2]; or a buffer for gradients on their way. [D13]"""
         part = self.partition_elements(weights)
+        if self.offloads_optimizer:
+            largest = Tensor("buffer", (max(w.numel for w in weights),), weights[0].dtype)
+            return [Kept("buffers", "buffer of the largest gradient", (largest,), "D13", "bfloat16")]
         return [Kept("optimizer", "fp32 master weights", (Tensor("master", (part,), "float32"),), "D2",
                      f"{part:,} elements of float32")]
+
+
+    def host(self, weights: Counted, training: Training) -> list[Kept]:
+        """Masters, their copy in bf16, gradients and states of the partition. [D13]"""
+        if not self.offloads_optimizer:
+            return []
+        every = listed(weights)
+        part, dtype = self.partition_elements(every), every[0].dtype
+        pinned = PINNED if self.options.offload_optimizer.pin_memory else PAGEABLE
+        master = Tensor("master", (part,), "float32")
+        copy = Tensor("copy", (part,), dtype)
+        largest = Tensor("largest gradient", (max(w.numel for w in every),), dtype)
+        several = training.global_batch_size > training.micro_batch_size * self.ranks
+        sums = [Tensor("sum", p.weight.shape, dtype) for p in self.own_pieces(every)] if several else []
+        states = tuple(optimizer_states(master, training))
+        return [Kept("optimizer", "fp32 master weights", (master,), "D13", pinned),
+                Kept("optimizer", "updated parameters", (copy,), "D13", pinned),
+                Kept("optimizer", "optimizer states", states, "D13", PAGEABLE),
+                Kept("gradients", "fp32 gradients", (master,), "D13", pinned),
+                Kept("gradients", "sums over micro-batches", (*sums, largest), "D13", pinned)]
 
 
 def unmodelled_deepspeed(run: Run) -> Iterator[Problem]:
@@ -129,12 +160,12 @@ def unmodelled_deepspeed(run: Run) -> Iterator[Problem]:
     if stage == 1 and options.overlap_comm and run.num_microbatches > 1:
         yield Problem("stage 1 with overlap_comm and several micro-batches is not modelled",
                       "set zero_stage: 2, or leave overlap_comm out")
-    if stage == 0:
-        yield Problem("DeepSpeed's stage 0 is not modelled yet",
-                      "use zero_stage: 1, 2 or 3, or framework: ddp")
     if stage == 3 and training.loss in ("chunked", "fused_linear"):
         yield Problem(f"loss {training.loss} calls the head outside of its module's hooks, which "
                       "DeepSpeed's stage 3 needs", "use loss: cross_entropy, or framework: fsdp2")
+    if stage == 3 and str(training.recompute) == "per_op":
+        yield Problem("recompute: per_op under DeepSpeed's stage 3 is not modelled",
+                      "use recompute: full, or zero_stage: 2")
     if training.precision != "bf16-master":
         yield Problem(
             f"DeepSpeed keeps fp32 masters of bf16 weights, but precision is {training.precision}",
@@ -144,6 +175,9 @@ def unmodelled_deepspeed(run: Run) -> Iterator[Problem]:
                       "use adamw, adam, sgd or lion")
     if not options.contiguous_gradients:
         yield Problem("contiguous_gradients: false is not modelled", "leave it out")
-    if "cpu" in (options.offload_optimizer.device, options.offload_param.device):
-        yield Problem("DeepSpeed's offload to the host is not modelled yet",
-                      "set the device to none, or use fsdp2.cpu_offload")
+    if options.offload_optimizer.device == "cpu" and stage == 0:
+        yield Problem("deepspeed.offload_optimizer is of stages 1 to 3, but zero_stage is 0",
+                      "set zero_stage: 2, or leave offload_optimizer out")
+    if options.offload_param.device == "cpu" and stage != 3:
+        yield Problem(f"deepspeed.offload_param is of stage 3, but zero_stage is {stage}",
+                      "set zero_stage: 3, or leave offload_param out")

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from gpuledger.program.reductions import reduce_all
 from gpuledger.program.tensor import Tensor
 
 from ..step import StepRunner
+from .deepspeed_norm import norm_in_double
 from .deepspeed_timeline import DeepSpeedTimeline
 
 if TYPE_CHECKING:
@@ -27,15 +27,12 @@ class DeepSpeedRunner(StepRunner):
         policy, weights = cast("DeepSpeed", self.policy), self.program.weights
         memory.equation = "D6"
         pieces = policy.own_pieces(weights)
-        norms = []
+        if policy.offloads_optimizer:
+            memory.drop(*timeline.accumulated)
+            timeline.accumulated = []
+            return
         for piece in pieces:
-            double = Tensor("gradient in fp64", (piece.elements,), "float64")
-            norm = Tensor("norm", (), "float64")
-            partial, semaphores = reduce_all(piece.elements, self.program.tape.device, 8)
-            memory.play((+double, +norm, +partial, +semaphores, -semaphores, -partial, -double),
-                        "optimizer")
-            norms.append(memory.current[norm])
-        memory.drop(*norms)
+            memory.play(norm_in_double(piece.elements, self.program.tape.device), "optimizer")
         part, dtype = policy.partition_elements(weights), weights[0].dtype
         flat = []
         if len(pieces) != 1 or pieces[0].elements != part:

@@ -13,6 +13,7 @@ from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
 from ..group_timeline import GroupTimeline
+from .deepspeed_norm import largest_and_smallest, norm_in_double
 
 if TYPE_CHECKING:
     from .deepspeed import DeepSpeed
@@ -32,7 +33,8 @@ class DeepSpeedTimeline(GroupTimeline):
         self.policy = policy
         self.limit = policy.options.reduce_bucket_size
         self.slices = policy.slices(program.weights)
-        self.own = [piece.weight for piece in policy.own_pieces(program.weights)]
+        self.elements = {p.weight: p.elements for p in policy.own_pieces(program.weights)}
+        self.own = list(self.elements)
         self.buffers: list[int] = []
         self.bucket: list[Tensor] = []
         self.filled: Size = 0
@@ -66,6 +68,10 @@ class DeepSpeedTimeline(GroupTimeline):
         if self.filled + parameter.numel > self.limit:
             self.reduce()
         if parameter.numel > self.limit:
+            if self.policy.offloads_optimizer:       # what goes to the host must be nobody else's
+                copy = self.memory.allocate(self.memory.tensors[number], "gradients")
+                self.memory.drop(number)
+                number = copy
             self.large[parameter] = number
         else:
             self.memory.drop(number)
@@ -99,13 +105,28 @@ class DeepSpeedTimeline(GroupTimeline):
         memory = self.memory
         for parameter in self.bucket:
             owned = parameter in self.own
-            if owned and self.own_gradients is None:
+            if owned and self.policy.offloads_optimizer:
+                self.offload(parameter)
+            elif owned and self.own_gradients is None:
                 memory.equation = "D4"
                 total = sum(weight.numel for weight in self.own)
                 self.own_gradients = memory.allocate(
                     Tensor("gradients of the partition", (total,), parameter.dtype), "gradients")
-            if parameter in self.large and (owned or self.policy.stage == 2):
+            waits = owned and self.policy.offloads_optimizer and not self.last_micro_batch
+            if parameter in self.large and not waits and (owned or self.policy.stage == 2):
                 memory.drop(self.large.pop(parameter))
+
+    def offload(self, parameter: Tensor) -> None:
+        """At the last micro-batch: the norm of this partition's part, then the part in fp32, on its way
+        to the host; earlier ones are added up there, through a buffer that is always there. [D13]"""
+        if self.last_micro_batch:
+            device = self.program.tape.device
+            elements = self.elements[parameter]
+            self.memory.equation = "D13"
+            self.memory.play(norm_in_double(elements, device), "buffers")
+            self.memory.play(largest_and_smallest(parameter, device), "buffers")
+            self.memory.drop(self.memory.allocate(
+                Tensor("fp32 gradient", (elements,), "float32"), "buffers"))
 
     def leave(self) -> None:
         """The epilogue, after backward."""
@@ -128,7 +149,7 @@ class DeepSpeedTimeline(GroupTimeline):
             else:
                 self.accumulated.append(self.own_gradients)
             self.own_gradients = None
-        if self.last_micro_batch:
+        if self.last_micro_batch and not self.policy.offloads_optimizer:
             weights = self.program.weights
             missing = (self.policy.partition_elements(weights)
                        - sum(piece.elements for piece in self.policy.own_pieces(weights)))

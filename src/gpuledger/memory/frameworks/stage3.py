@@ -13,13 +13,14 @@ from gpuledger.config.run import Run
 from gpuledger.config.training import Training
 from gpuledger.program.device import Device
 from gpuledger.program.model import Program, Stage
-from gpuledger.program.reductions import reduce_all
 from gpuledger.program.sizes import Size, ceil_div
 from gpuledger.program.tensor import Tensor
 
+from ..optimizer_states import optimizer_states
 from ..optimizer_step import OptimizerStep
-from ..policy import Counted, Kept, Policy, Share, listed
+from ..policy import PAGEABLE, PINNED, Counted, Kept, Policy, Share, listed
 from ..step import StepRunner
+from .deepspeed_norm import norm_in_double
 from .stage3_linear import with_own_linears
 from .stage3_timeline import Stage3Timeline
 
@@ -30,8 +31,19 @@ class Stage3(Policy):
 
     ranks: int
     options: DeepSpeedOptions = field(default_factory=DeepSpeedOptions)
+    rank: int = 0
 
     equation = "D7"
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Masters, states and gradient partitions are in the host's memory. [D13]"""
+        return self.options.offload_optimizer.device == "cpu"
+
+    @property
+    def offloads_parameters(self) -> bool:
+        """The parts of parameters are there too. [D13]"""
+        return self.options.offload_param.device == "cpu"
 
     @property
     def divides_matrices(self) -> bool:
@@ -55,6 +67,13 @@ class Stage3(Policy):
     def part(self, weight: Tensor) -> Size:
         """Elements of a parameter that each rank stores. [D7]"""
         return ceil_div(weight.numel, self.ranks)
+
+    def owned(self, weight: Tensor) -> Size:
+        """Elements of this rank's part that are the parameter's, not padding."""
+        return min(self.part(weight), weight.numel - self.rank * self.part(weight))
+
+    def fingerprint(self, weights: Sequence[Tensor]) -> object:
+        return [max(0, self.owned(weight)) for weight in weights] if self.offloads_optimizer else 0
 
     def sub_groups(self, weights: Sequence[Tensor]) -> list[list[Tensor]]:
         """Weights whose parts the optimizer updates at a time: until sub_group_size is there.
@@ -83,10 +102,14 @@ class Stage3(Policy):
         return Stage3Runner(program, training, num_microbatches, workspaces, self)
 
     def parameters(self, weights: Counted) -> list[Share]:
+        if self.offloads_parameters:
+            return []
         return [self._flat("flat parameters", listed(weights), listed(weights)[0].dtype)]
 
     def updated(self, weights: Counted) -> list[Share]:
-        """One fp32 tensor for each sub-group."""
+        """One fp32 tensor for each sub-group, where the GPU updates it."""
+        if self.offloads_optimizer:
+            return []
         every = listed(weights)
         whole = self._flat("flat partition", every, "float32")
         shares = [replace(whole, local=Tensor("flat partition", (self.parts(group),), "float32"),
@@ -102,15 +125,37 @@ class Stage3(Policy):
 
     def kept(self, weights: Sequence[Tensor], training: Training) -> list[Kept]:
         """Masters, gradients of the parts, and the ipg buffer, which is there from the start. [D7]"""
-        masters = tuple(Tensor("master", (self.parts(group),), "float32")
-                        for group in self.sub_groups(weights))
+        masters = self.masters(weights)
         part, limit = self.parts(weights), self.options.reduce_bucket_size
         gradients = Tensor("gradient partitions", (part,), weights[0].dtype)
         buffer = Tensor("ipg buffer", (limit,), weights[0].dtype)
+        buffers = Kept("buffers", "ipg buffer", (buffer,), "D3", f"reduce_bucket_size {limit:,} elements")
+        if self.offloads_optimizer:
+            return [buffers]
         return [
             Kept("optimizer", "fp32 master weights", masters, "D7", f"{part:,} elements of float32"),
-            Kept("gradients", "gradient partitions", (gradients,), "D7", f"{part:,} elements"),
-            Kept("buffers", "ipg buffer", (buffer,), "D3", f"reduce_bucket_size {limit:,} elements")]
+            Kept("gradients", "gradient partitions", (gradients,), "D7", f"{part:,} elements"), buffers]
+
+    def masters(self, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(Tensor("master", (self.parts(group),), "float32")
+                     for group in self.sub_groups(weights))
+
+    def host(self, weights: Counted, training: Training) -> list[Kept]:
+        """Pinned where pin_memory asks for it; parameters always, masters and states never. [D13]"""
+        every = listed(weights)
+        masters, dtype = self.masters(every), every[0].dtype
+        flat = Tensor("flat parts", (self.parts(every),), dtype)
+        kept = []
+        if self.offloads_parameters:
+            kept.append(Kept("parameters", "parameters", (flat,), "D13", PINNED))
+        if self.offloads_optimizer:
+            pinned = PINNED if self.options.offload_optimizer.pin_memory else PAGEABLE
+            states = tuple(s for master in masters for s in optimizer_states(master, training))
+            kept += [Kept("optimizer", "fp32 master weights", masters, "D13", PAGEABLE),
+                     Kept("optimizer", "optimizer states", states, "D13", PAGEABLE),
+                     Kept("gradients", "fp32 gradients", masters, "D13", pinned),
+                     Kept("gradients", "gradient partitions", (flat,), "D13", pinned)]
+        return kept
 
 
 class Stage3Runner(StepRunner):
@@ -126,26 +171,20 @@ class Stage3Runner(StepRunner):
         self.optimizers = [OptimizerStep(self.memory, [flat], training, device)
                            for flat in self.optimizer.weights]
 
-    def resume(self) -> None:
+    def start_steady(self) -> None:
         """The update before has gathered the persistent parameters."""
-        super().resume()
+        super().start_steady()
         cast(Stage3Timeline, self.timeline).gather_persistent()
 
     def update(self, *, first: bool) -> None:
         memory, timeline = self.memory, cast(Stage3Timeline, self.timeline)
         policy, weights = cast(Stage3, self.policy), self.program.weights
         timeline.coordinator.free_all()
+        timeline.first_micro_batch = True
         memory.equation = "D11"
-        norms = []
-        for weight in weights:
-            double = Tensor("gradient in fp64", (policy.part(weight),), "float64")
-            norm = Tensor("norm", (), "float64")
-            partial, semaphores = reduce_all(policy.part(weight), self.program.tape.device, 8)
-            memory.play((+double, +norm, +partial, +semaphores, -semaphores, -partial, -double),
-                        "optimizer")
-            norms.append(memory.current[norm])
-        memory.drop(*norms)
-        for optimizer, group in zip(self.optimizers, policy.sub_groups(weights), strict=True):
+        for weight in weights if not policy.offloads_optimizer else ():
+            memory.play(norm_in_double(policy.part(weight), self.program.tape.device), "optimizer")
+        for optimizer, group in zip(self.optimizers, policy.sub_groups(weights), strict=False):
             (flat,) = optimizer.weights
             copies = []
             if len(group) > 1:

@@ -13,6 +13,7 @@ from gpuledger.program.program import Op
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
+from .deepspeed_norm import norm_in_double
 from .modules import Chain, Module, ModuleTimeline, module_chains
 from .stage3_coordinator import Coordinator, Nowhere
 
@@ -72,6 +73,7 @@ class Stage3Timeline(ModuleTimeline):
         self.bucket: list[Tensor] = []
         self.filled: Size = 0
         self.large: dict[Tensor, int] = {}               # gradients that the ipg buffer cannot take
+        self.first_micro_batch = True                    # of its step
 
     def rehearse(self, *, persistent: bool) -> None:
         """The first micro-batch that knows the order decides what ends where, for good.
@@ -118,15 +120,25 @@ class Stage3Timeline(ModuleTimeline):
 
     def gather(self, weights: Sequence[Tensor]) -> None:
         """One parameter's buffer is the parameter; several are copied out of theirs."""
-        if self.policy.ranks == 1:
-            return
         self.memory.equation = "D8"
+        if self.policy.ranks == 1:
+            if self.policy.offloads_parameters:
+                self.data.update(zip(weights, self.from_host(weights), strict=True))
+            return
         output = self.memory.allocate(self.gathered(weights), "buffers")
+        if self.policy.offloads_parameters:
+            self.memory.drop(*self.from_host(weights))
         if len(weights) == 1:
             self.data[weights[0]] = output
             return
         collective = Collective(weights, output)
         self.collectives.update(dict.fromkeys(weights, collective))
+
+    def from_host(self, weights: Sequence[Tensor]) -> list[int]:
+        """This rank's parts, copied to the GPU. [D13]"""
+        return [self.memory.allocate(
+            Tensor("part from the host", (self.policy.part(weight),), weight.dtype), "buffers")
+            for weight in weights]
 
     def wait(self, weight: Tensor) -> None:
         collective = self.collectives.pop(weight, None)
@@ -147,14 +159,29 @@ class Stage3Timeline(ModuleTimeline):
         if number is not None:
             self.memory.drop(number)
 
+    def save(self, op: Op) -> None:
+        """A checkpoint keeps what was gathered, where a node keeps the parameter itself. [D12]
+
+        Ref: torch/utils/checkpoint.py (_recomputation_hook detaches what is saved).
+        """
+        super().save(op)
+        if self.in_backward:
+            self.saved[op] += [self.memory.hold(self.data[t]) for t in op.reads if t in self.data]
+
     def gather_persistent(self) -> None:
         """Each by itself, after the update. [D9]"""
         memory = self.memory
         memory.equation = "D9"
-        for weight in self.program.weights if self.policy.ranks > 1 else ():
-            if weight in self.coordinator.persistent:
+        weights = self.coordinator.in_order(self.coordinator.persistent)
+        offloaded = self.policy.offloads_parameters
+        parts = self.from_host(weights) if offloaded and len(weights) > 1 else []
+        if self.policy.ranks == 1 and len(weights) > 1:
+            self.data.update(zip(weights, parts, strict=False))
+        else:
+            for weight in weights:
                 self.data[weight] = memory.allocate(
                     self.gathered([weight]).like("persistent parameter"), "buffers")
+            memory.drop(*parts, *(self.from_host(weights) if offloaded and len(weights) == 1 else ()))
         self.coordinator.gather_persistent()
 
     # ---- gradients
@@ -186,8 +213,40 @@ class Stage3Timeline(ModuleTimeline):
             flat = memory.allocate(Tensor("reduce-scatter input", (elements,), dtype), "buffers")
             memory.drop(*numbers)
             numbers = [flat]
+        else:
+            numbers = [self.large.pop(weight) for weight in weights if weight in self.large]
+        if self.policy.offloads_optimizer:
+            self.offload(weights)
         memory.drop(*numbers, *(self.large.pop(weight) for weight in weights if weight in self.large))
         self.bucket, self.filled = [], 0
+
+    def offload(self, weights: Sequence[Tensor]) -> None:
+        """This rank's gradients are added up in the host's memory, by a copy on the GPU; at the last
+        micro-batch their norms are taken, and what goes to the host is fp32. [D13]
+
+        Ref: partition_grads, _offload_grad_partition_at_boundary.
+        """
+        memory = self.memory
+        held: list[int] = []
+        memory.equation = "D13"
+        for weight in weights:
+            elements = self.policy.owned(weight)
+            if elements <= 0:
+                memory.drop(*([self.large.pop(weight)] if weight in self.large else ()))
+                continue
+            if self.first_micro_batch:
+                memory.drop(*held)
+                held = []
+            copy = Tensor("gradient back from the host", (elements,), weight.dtype)
+            number = memory.allocate(copy, "buffers")
+            memory.drop(*held)
+            held = [number]
+            if self.last_micro_batch:
+                memory.play(norm_in_double(elements, self.program.tape.device), "buffers")
+                memory.drop(memory.allocate(Tensor("fp32 gradient", (elements,), "float32"), "buffers"))
+            if weight in self.large:
+                memory.drop(self.large.pop(weight))
+        memory.drop(*held)
 
     def paddings(self, weights: Sequence[Tensor], rank: int) -> list[Size]:
         """Elements by which this rank's part of each gradient is short of a whole part."""
@@ -204,3 +263,4 @@ class Stage3Timeline(ModuleTimeline):
         if self.bucket:
             self.reduce()
         self.coordinator.end_backward()
+        self.first_micro_batch = False

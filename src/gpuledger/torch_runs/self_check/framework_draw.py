@@ -91,7 +91,9 @@ def draw_deepspeed(rng: random.Random, ranks: int, micro_batches: int) -> tuple[
     options = {"reduce_bucket_size": rng.choice([20_000, 200_000, 1_000_000, 50_000_000])}
     options |= some(rng, {"overlap_comm": (0.4, [True, False])})
     training = adam(rng) | {"precision": "bf16-master", "set_to_none": True, "keep_logits": False}
-    stage = rng.choice([1, 2])
+    stage = rng.choice([0, 1, 1, 2, 2])
+    offload = {"device": "cpu", "pin_memory": rng.random() < 0.5}
+    options |= some(rng, {"offload_optimizer": (0.2, offload)})
     if rng.random() < 0.6:
         stage = 3
         options |= some(rng, {
@@ -99,7 +101,7 @@ def draw_deepspeed(rng: random.Random, ranks: int, micro_batches: int) -> tuple[
             "stage3_param_persistence_threshold": (0.6, [0, 500, 10_000]),
             "stage3_max_live_parameters": (0.5, [100_000, 1_000_000]),
             "stage3_max_reuse_distance": (0.5, [0, 100_000, 1_000_000]),
-            "sub_group_size": (0.4, [1_000, 50_000])})
+            "sub_group_size": (0.4, [1_000, 50_000]), "offload_param": (0.2, offload)})
         training["loss"] = rng.choice(["cross_entropy", "fp32_logits"])
     return {"zero_stage": stage, "deepspeed": options}, training
 
