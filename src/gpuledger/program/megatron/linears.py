@@ -82,23 +82,48 @@ def shared_buffer(nbytes: Size) -> Tensor:
 
 
 def column_linear(tape: Tape, layout: Layout, weights: Weights, x: Tensor) -> Tensor:
-    """(stream tokens, k) -> (tokens, n / tp). Keeps x; with sequence parallelism gathers it in forward
-    and again in backward, and scatters its gradient. [M1]"""
+    """(stream tokens, k) -> (tokens, n / tp). Megatron's own, with the norm before it: keeps x; with sequence
+    parallelism gathers it in the global buffer, in backward again, and scatters its gradient. [M1]"""
     n, k = weights.weight.shape
     y, dx = Tensor(weights.name, (layout.tokens, n), x.dtype), x.gradient()
     gradients, dw = weights.gradients()
-    forward: Moves = (+y,)
     backward: Moves = (+dx, *dw)
+    reads: tuple[Tensor, ...] = (x, *weights.tensors)
+    if layout.gathers:
+        whole = Tensor("d(gathered x)", (layout.tokens, k), x.dtype)
+        backward = (+whole, +dx, -whole, *dw)
+        reads = (*reads, shared_buffer(whole.nbytes))
+    flops = 2 * layout.tokens * n * k
+    return tape.append(Op(weights.name, reads, (y,), saves=(x,), backward=backward,
+                          gradients={x: dx, **gradients}, product=True, flops=flops,
+                          backward_flops=2 * flops, equation="M1"))
+
+
+def norm_linear(tape: Tape, layout: Layout, norm_weights: NormWeights, weights: Weights,
+                x: Tensor) -> Tensor:
+    """Transformer Engine's norm and column-parallel linear in one: (stream tokens, k) -> (tokens, n / tp).
+
+    Keeps x, the norm's output and its statistics. With sequence parallelism gathers the norm's output
+    in forward and again in backward. The weight gradient lives until the whole backward returns. [M1] [M2]
+    Ref: TransformerEngine pytorch/module/layernorm_linear.py.
+    """
+    n, k = weights.weight.shape
+    normed, statistics, norm_gradients, norm_moves = norm_parts(norm_weights, x)
+    y, dx, d_normed = Tensor(weights.name, (layout.tokens, n), x.dtype), x.gradient(), normed.gradient()
+    gradients, dw = weights.gradients()
+    forward: Moves = (*(+t for t in statistics), +normed, +y)
+    backward: Moves = (+d_normed, *dw)
     if layout.gathers:
         gathered, again, whole = (Tensor(f"{what}gathered x)", (layout.tokens, k), x.dtype)
                                   for what in ("(", "(again ", "d("))
-        forward = (+gathered, +y, -gathered)
-        backward = (+again, +whole, +dx, -whole, *dw, -again)
+        forward = (*forward[:-1], +gathered, +y, -gathered)
+        backward = (+again, +whole, +d_normed, -whole, *dw, -again)
     flops = 2 * layout.tokens * n * k
-    return tape.append(Op(weights.name, (x, *weights.tensors), (y,), saves=(x,), forward=forward,
-                          backward=backward, gradients={x: dx, **gradients},
-                          product=not layout.engine, flops=flops, backward_flops=2 * flops,
-                          equation="M1"))
+    return tape.append(Op(weights.name, (x, *norm_weights.tensors, *weights.tensors),
+                          (y, normed, *statistics), saves=(x, normed, *statistics), forward=forward,
+                          backward=(*backward, +dx, -d_normed, *norm_moves),
+                          gradients={x: dx, **norm_gradients, **gradients}, flops=flops,
+                          backward_flops=2 * flops, equation="M1"))
 
 
 def row_linear(tape: Tape, layout: Layout, weights: Weights, x: Tensor) -> Tensor:
@@ -137,23 +162,31 @@ class NormWeights:
         bias = tape.weight(f"{name}.bias", width) if model.norm == "layernorm" else None
         return cls(name, weight, bias)
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+
+def norm_parts(weights: NormWeights, x: Tensor) -> tuple[
+        Tensor, tuple[Tensor, ...], dict[Tensor, Gradient], Moves]:
+    """Output, fp32 statistics per row (mean and rstd, or rstd alone), gradients of the weights and their
+    allocation."""
+    y = Tensor(weights.name, x.shape, x.dtype)
+    statistics: tuple[Tensor, ...] = (Tensor(f"{weights.name} rstd", x.shape[:1], "float32"),)
+    if weights.bias is not None:
+        statistics = (Tensor(f"{weights.name} mean", x.shape[:1], "float32"), *statistics)
+    gradients: dict[Tensor, Gradient] = {weight: weight.gradient() for weight in weights.tensors}
+    moves = tuple(+g for g in gradients.values() if isinstance(g, Tensor))
+    return y, statistics, gradients, moves
+
 
 def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
-    """Keeps x and fp32 statistics per row: mean and rstd, or rstd alone. [M2]"""
-    y, dx = Tensor(weights.name, x.shape, x.dtype), x.gradient()
-    rstd = Tensor(f"{weights.name} rstd", x.shape[:1], "float32")
-    statistics: tuple[Tensor, ...] = (rstd,)
-    reads: tuple[Tensor, ...] = (x, weights.weight)
-    dw = weights.weight.gradient()
-    gradients: dict[Tensor, Gradient] = {x: dx, weights.weight: dw}
-    moves: Moves = (+dx, +dw)
-    if weights.bias is not None:
-        statistics = (Tensor(f"{weights.name} mean", x.shape[:1], "float32"), rstd)
-        db = weights.bias.gradient()
-        gradients[weights.bias], moves, reads = db, (*moves, +db), (*reads, weights.bias)
-    return tape.append(Op(weights.name, reads, (y, *statistics), saves=(x, *statistics),
-                          forward=(*(+t for t in statistics), +y), backward=moves,
-                          gradients=gradients, equation="M2"))
+    """Keeps x and its statistics. [M2]"""
+    y, statistics, gradients, moves = norm_parts(weights, x)
+    dx = x.gradient()
+    return tape.append(Op(weights.name, (x, *weights.tensors), (y, *statistics), saves=(x, *statistics),
+                          forward=(*(+t for t in statistics), +y), backward=(+dx, *moves),
+                          gradients={x: dx, **gradients}, equation="M2"))
 
 
 def dropout_add(tape: Tape, name: str, x: Tensor, residual: Tensor, *, dropout: bool) -> Tensor:

@@ -16,6 +16,7 @@ from .linears import (
     column_linear,
     dropout_add,
     norm,
+    norm_linear,
     row_linear,
     shared_buffer,
 )
@@ -52,9 +53,12 @@ def layer(tape: Tape, layout: Layout, training: Training, number: int, x: Tensor
     drops = layout.model.dropout > 0
     with tape.part(f"block {number}", x, checkpoint=checkpoint, layer=number):
         weights = LayerWeights(tape, layout)
-        y = norm(tape, weights.norm1, x)
+        y = x if layout.engine else norm(tape, weights.norm1, x)
         with tape.part("self attention", y):
-            y = column_linear(tape, layout, weights.qkv, y)
+            if layout.engine:
+                y = norm_linear(tape, layout, weights.norm1, weights.qkv, y)
+            else:
+                y = column_linear(tape, layout, weights.qkv, y)
             heads = heads_of(tape, layout, BACKENDS[training.attention], y, weights.head_norms)
             y = core(tape, layout, training, heads)
             y = row_linear(tape, layout, weights.proj, y)
@@ -71,18 +75,15 @@ def mlp(tape: Tape, layout: Layout, training: Training, weights: LayerWeights, x
     def checkpoint(argument: Tensor) -> AbstractContextManager[object]:
         return tape.part("mlp", argument, checkpoint=True) if again else nullcontext()
 
+    def through(y: Tensor) -> Tensor:
+        return row_linear(tape, layout, weights.fc2, activate(tape, layout, y))
+
     if layout.engine:
         with checkpoint(x):
-            return row_linear(tape, layout, weights.fc2, hidden(tape, layout, weights,
-                                                                norm(tape, weights.norm2, x)))
+            return through(norm_linear(tape, layout, weights.norm2, weights.fc1, x))
     y = norm(tape, weights.norm2, x)
     with checkpoint(y):
-        return row_linear(tape, layout, weights.fc2, hidden(tape, layout, weights, y))
-
-
-def hidden(tape: Tape, layout: Layout, weights: LayerWeights, x: Tensor) -> Tensor:
-    """(tokens, ffn / tp)."""
-    return activate(tape, layout, column_linear(tape, layout, weights.fc1, x))
+        return through(column_linear(tape, layout, weights.fc1, y))
 
 
 def activate(tape: Tape, layout: Layout, x: Tensor) -> Tensor:
