@@ -130,6 +130,50 @@ def sweep(
 
 
 @app.command()
+def plan(
+    run: RunArgument, gpu: Gpu = None,
+    gpus: Annotated[str | None, typer.Option(
+        "--gpus", help="64; 8..512; 64,128; or min, as few as possible")] = None,
+    by: Annotated[str | None, typer.Option(
+        "--by", help="what is least: time (of a step), gpus, or gpu-hours")] = None,
+    tokens: Annotated[str | None, typer.Option(
+        "--tokens", help="tokens to train on, for example 300B or 15T")] = None,
+    days: Annotated[float | None, typer.Option("--days", help="deadline for --tokens")] = None,
+    precision: Precision = None, seq_len: SeqLen = None, global_batch: GlobalBatch = None,
+    set_: Set = None,
+    over: Annotated[list[str] | None, typer.Option(
+        "--over", metavar="KEY=A,B,C",
+        help="values of one axis, for example tp=1,2 or framework=fsdp2; repeatable")] = None,
+    headroom: Annotated[float, typer.Option(
+        "--headroom", help="percent of the memory that is kept free")] = 5.0,
+    top: Annotated[int, typer.Option("--top", help="plans to show")] = 5,
+    out: Annotated[Path | None, typer.Option(
+        "-o", "--out", help="folder for the request: run file, launcher, Slurm and Kubernetes jobs")] = None,
+    price: Annotated[float | None, typer.Option("--price", help="of one GPU hour, for the request")] = None,
+    request: Annotated[list[str] | None, typer.Option(
+        "--request", metavar="KEY=VALUE",
+        help="a key of the request (docs/requests.md), for example partition=gpu; repeatable")] = None,
+    chart: Annotated[Path | None, typer.Option(
+        "--chart", help="step time against memory: .svg, .png or .pdf")] = None,
+    require_fit: Annotated[bool, typer.Option(
+        "--require-fit", help="exit status 1 if nothing fits")] = False,
+    json: Json = False,
+) -> None:
+    """The best layouts of a model on so many GPUs, out of all, and the request for the best one."""
+    from ..config import RunOptions
+    from ..planner.ask import Wishes
+    from .plan import PlanOptions, run_plan
+
+    options = RunOptions(gpu=gpu, precision=precision, seq_len=seq_len, global_batch=global_batch,
+                         set=tuple(set_ or ()))
+    wishes = Wishes(gpus=gpus, by=by, tokens=tokens, days=days, headroom_percent=headroom, top=top,
+                    over=tuple(over or ()))
+    how = PlanOptions(wishes, out=out, chart=chart, price=price, request=tuple(request or ()),
+                      require_fit=require_fit, json=json)
+    raise typer.Exit(run_plan(run, options, how))
+
+
+@app.command()
 def report(
     runs: Annotated[list[str], typer.Argument(
         metavar="RUN...", help="run files, run presets, model presets, or config.json files")],

@@ -94,6 +94,8 @@ class Answer:
     """Layouts whose states, gathers and activations fit."""
     in_time: int = 0
     """Layouts that also meet the deadline."""
+    fits: Array = None
+    """Which layouts of the table fit."""
     tied: int = 0
     """Layouts within TIE of the best one's step."""
 
@@ -113,8 +115,8 @@ def plan(question: Question, progress: Progress = lambda what, done, total: None
     search.run(best_first(question, table, np.flatnonzero(meets)))
     found = search.found
     return Answer(
-        question, table, dropped, tuple(found), () if found else tuple(closest(question, table, fits)),
-        search.rejected, search.looked_at, int(fits.sum()), int(meets.sum()),
+        question, table, dropped, tuple(found), () if found else closest(question, table, fits),
+        search.rejected, search.looked_at, int(fits.sum()), int(meets.sum()), fits,
         tied(table, found[0], meets) if found else 0,
     )  # fmt: skip
 
@@ -150,21 +152,15 @@ class Search:
                 return
 
     def _look(self, order: Array) -> None:
-        seen = {self._mesh(plan.number) for plan in self.found}
+        seen = {mesh(self.table, plan.number) for plan in self.found}
         for number in order.tolist():
             if self.looked_at >= MOST_LOOKED_AT or len(self.found) == self.question.top:
                 return
-            if self._mesh(number) not in seen:
+            if mesh(self.table, number) not in seen:
                 one = self._fitting(number, replay=not self.found)
                 if one is not None:
-                    seen.add(self._mesh(number))
+                    seen.add(mesh(self.table, number))
                     self.found.append(one)
-
-    def _mesh(self, number: int) -> tuple[int, ...]:
-        """What plans are told apart by; of their variants the best one stands for all."""
-        row = self.table.layouts.row(int(number))
-        names = ("gpus", "tp", "pp", "cp", "zero_stage")
-        return (int(self.table.framework[number]), *(row[name] for name in names))
 
     def _fitting(self, number: int, *, replay: bool = False) -> Plan | None:
         """The layout, if it fits; replay: in the allocator too, which finds no less."""
@@ -181,7 +177,16 @@ class Search:
         return one
 
 
-def evaluated(question: Question, progress: Progress) -> tuple[Table, Counter[str]]:
+def mesh(table: Table, number: int) -> tuple[int, ...]:
+    """What plans are told apart by; of their variants the best one stands for all."""
+    row = table.layouts.row(number)
+    names = ("gpus", "tp", "pp", "cp", "zero_stage")
+    return (int(table.framework[number]), *(row[name] for name in names))
+
+
+def evaluated(
+    question: Question, progress: Progress = lambda what, done, total: None
+) -> tuple[Table, Counter[str]]:
     """Memory and time of every layout of the space."""
     space = neutral_space(question)
     found, dropped = enumerated(space)
@@ -194,7 +199,9 @@ def evaluated(question: Question, progress: Progress) -> tuple[Table, Counter[st
         )
     progress("layouts", 0, len(found))
     framework = np.full(len(found), -1)
-    seconds, spaces, names = np.full(len(found), np.inf), [], []
+    seconds = np.full(len(found), np.inf)
+    spaces: list[Space] = []
+    names: list[Choice] = []
     for choice, chosen in assigned(question, found, space):
         of_framework = replace(space, run=framework_run(question, choice))
         seconds[chosen] = StepSeconds(of_framework).seconds(found[chosen])
@@ -250,19 +257,25 @@ def look_at(
         return None
 
 
-def closest(question: Question, table: Table, fits: Array) -> Iterator[Plan]:
+def closest(question: Question, table: Table, fits: Array) -> tuple[Plan, ...]:
     """Where nothing fits, the layouts that need least; where all are too slow, the fastest."""
+    found = tuple(_closest(question, table, fits))
+    return found if fits.any() else tuple(sorted(found, key=lambda one: -one.headroom_bytes))
+
+
+def _closest(question: Question, table: Table, fits: Array) -> Iterator[Plan]:
     key = table.seconds if fits.any() else table.allocated_bytes
     candidates = np.flatnonzero(fits) if fits.any() else np.arange(len(table.seconds))
     ignored: Counter[str] = Counter()
-    number = 0
-    for i in candidates[np.argsort(key[candidates], kind="stable")][:MOST_LOOKED_AT]:
-        one = look_at(table, int(i), ignored)
-        if one is not None:
-            number += 1
-            yield one
-        if number == question.top:
+    seen: set[tuple[int, ...]] = set()
+    for i in candidates[np.argsort(key[candidates], kind="stable")].tolist():
+        if len(seen) == question.top or sum(ignored.values()) > MOST_LOOKED_AT:
             return
+        if mesh(table, i) not in seen:
+            one = look_at(table, i, ignored, replay=False)
+            if one is not None:
+                seen.add(mesh(table, i))
+                yield one
 
 
 def pareto(table: Table, chosen: Array) -> Array:
@@ -271,6 +284,15 @@ def pareto(table: Table, chosen: Array) -> Array:
     lowest = np.minimum.accumulate(table.allocated_bytes[order])
     first = np.append(True, lowest[1:] < lowest[:-1]) if len(order) else np.zeros(0, bool)
     return order[first]
+
+
+def front_of(answer: Answer) -> Array:
+    """Numbers of the layouts among which the front is: those that fit on the best plan's GPUs, or
+    all where none does."""
+    gpus = answer.table.layouts.gpus
+    if answer.plans:
+        return np.flatnonzero((gpus == answer.plans[0].run.cluster.gpus) & answer.fits)
+    return np.arange(len(gpus))
 
 
 def numbers(values: tuple[int, ...]) -> str:

@@ -102,13 +102,13 @@ class StepSeconds:
 
     def _layout(self, layouts: Layouts) -> Layout:
         run = self.space.run
-        shares = np.array([recomputed_shares(r, run.model.num_layers) for r in self.space.recompute])
-        whole, core = shares[layouts.recompute].T
-        columns = {name: getattr(layouts, name).astype(np.float64) for name in (
+        policies = [recomputed_shares(r, run.model.num_layers) for r in self.space.recompute]
+        shares: dict[str, Any] = {name: np.array([policy[name] for policy in policies])[layouts.recompute]
+                  for name in policies[0]}
+        columns: dict[str, Any] = {name: getattr(layouts, name).astype(np.float64) for name in (
             "gpus", "micro_batch_size", "tp", "pp", "vpp", "cp", "zero_stage", "sequence_parallel")}
         return Layout(**columns, global_batch_size=float(run.training.global_batch_size),
-                      recompute_layers=whole, recompute_core=core,
-                      gpus_per_node=run.cluster.gpus_per_node)
+                      gpus_per_node=run.cluster.gpus_per_node, **shares)
 
 
 def _joined(part: str, pieces: list[tuple[Array, Counted]], number: int) -> Traffic:
@@ -127,7 +127,8 @@ def gathered(record: Any, rows: Array) -> Any:
     """A record of columns (and records of them) with an entry for each of these rows."""
     if is_dataclass(record):
         values = {field.name: gathered(getattr(record, field.name), rows) for field in fields(record)}
-        return type(record)(**values)
+        kind: Any = type(record)
+        return kind(**values)
     if isinstance(record, tuple):
         chosen = [gathered(value, rows) for value in record]
         return type(record)(*chosen) if hasattr(record, "_fields") else tuple(chosen)

@@ -86,7 +86,6 @@ def decoder_of(model: Model, training: Training) -> Decoder:
 def layout_of(run: Run, schedule: str | None = None) -> Layout:
     """The run's mesh, batch and recompute policy."""
     training, axes = run.training, run.parallel
-    whole, core = recomputed_shares(training.recompute, run.model.num_layers)
     return Layout(
         gpus=run.cluster.gpus,
         global_batch_size=training.global_batch_size,
@@ -97,19 +96,22 @@ def layout_of(run: Run, schedule: str | None = None) -> Layout:
         cp=axes.cp,
         zero_stage=axes.zero_stage,
         sequence_parallel=int(axes.sequence_parallel),
-        recompute_layers=whole,
-        recompute_core=core,
-        recompute_operators=float(training.recompute == "per_op"),
         gpus_per_node=run.cluster.gpus_per_node,
         schedule=schedule or "interleaved",
+        **recomputed_shares(training.recompute, run.model.num_layers),
     )
 
 
-def recomputed_shares(recompute: Recompute, num_layers: int) -> tuple[float, float]:
-    """Shares of the layers whose whole forward pass, and whose attention core, is run again."""
+def recomputed_shares(recompute: Recompute, num_layers: int) -> dict[str, float]:
+    """Shares of the layers of which backward runs something again, by the names of `Layout`."""
+    whole = float(recompute == "full")
     if isinstance(recompute, EveryK):
-        return -(-num_layers // recompute.every) / num_layers, 0.0
-    return float(recompute == "full"), float(recompute == "selective")
+        whole = -(-num_layers // recompute.every) / num_layers
+    return {
+        "recompute_layers": whole,
+        "recompute_core": float(recompute == "selective"),
+        "recompute_operators": float(recompute == "per_op"),
+    }
 
 
 def device_of(run: Run) -> Device:

@@ -1,0 +1,120 @@
+"""`gpuledger plan`: from a model and a number of GPUs to the best layouts, and to the request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..config import RunOptions
+from ..errors import InputError
+from ..files import write_whole
+from ..planner.ask import Wishes, question_of
+from ..planner.plan import Answer, plan
+from .options import say
+from .progress import Progress
+
+FITS_NOT = 1
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Where the answer goes, beside the table."""
+
+    wishes: Wishes
+    out: Path | None = None
+    chart: Path | None = None
+    price: float | None = None
+    request: tuple[str, ...] = field(default=())
+    require_fit: bool = False
+    json: bool = False
+
+
+def run_plan(source: str, options: RunOptions, how: PlanOptions) -> int:
+    """Print the answer, write what is asked for; 1 where a required fit is not met.
+
+    Raises InputError, and whatever `estimate` raises for every layout.
+    """
+    if how.chart:
+        from ..report.charts.save import check_format
+
+        check_format(how.chart)
+    question, assumptions = question_of(source, options, how.wishes)
+    request = request_options(how, question.tokens) if how.out else None
+    shown = Progress("layouts")
+    answer = plan(question, lambda what, done, total: shown(done, total))
+    shown.end()
+    say("assumed", assumptions)
+    if how.json:
+        from ..report.plan_json import plan_json
+
+        typer.echo(plan_json(answer))
+    else:
+        from ..report.plan_table import plan_table
+
+        typer.echo(plan_table(answer))
+    if answer.plans:
+        say("warning", answer.plans[0].estimate.warnings)
+        say("assumed", answer.plans[0].time.assumptions)
+    elif not how.json:
+        typer.echo(advice_text(answer))
+    if how.chart:
+        write_plan_chart(answer, how.chart)
+    if request is not None and how.out is not None and answer.plans:
+        write_request(answer, how.out, request)
+    return FITS_NOT if how.require_fit and not answer.plans else 0
+
+
+def advice_text(answer: Answer) -> str:
+    """What would change a failure: more GPUs, or changes to the layout that is closest."""
+    from ..planner.failure import enough_gpus, remedies
+
+    lines = []
+    found = enough_gpus(answer)
+    if found is not None:
+        lines.append(found)
+    lines += remedies(answer)
+    return "\n".join(lines)
+
+
+def request_options(how: PlanOptions, tokens: int | None) -> Any:
+    """What the request needs to know. Raises InputError where tokens are missing or a key is wrong."""
+    from ..config.options import assign
+    from ..config.problems import validated
+    from ..config.reading import read_yaml
+    from ..planner.requests import RequestOptions
+
+    if tokens is None:
+        raise InputError("a request needs to know how long the run is", "pass --tokens, for example 2T")
+    values: dict[str, Any] = {"tokens": tokens}
+    if how.price is not None:
+        values["price_per_gpu_hour"] = how.price
+    for text in how.request:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--request {text[:60]} is not key=value",
+                             "for example --request partition=gpu")
+        assign(values, key.strip(), read_yaml(value, f"--request {key.strip()[:60]}"))
+    return validated(RequestOptions, values, "request")
+
+
+def write_request(answer: Answer, folder: Path, options: Any) -> None:
+    """The files of the best plan: run file, launcher, batch jobs, and the page that asks."""
+    from ..planner.requests import request_files
+
+    best = answer.plans[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in request_files(best.estimate, best.time, options).items():
+        write_whole(folder / name, text)
+    typer.echo(f"wrote the request to {folder}", err=True)
+
+
+def write_plan_chart(answer: Answer, path: Path) -> None:
+    """Layouts by step time and memory."""
+    from ..report.charts.save import write_chart
+    from ..report.plan_chart import plan_chart
+
+    write_chart(path, plan_chart(answer))
+    typer.echo(f"wrote {path}", err=True)
