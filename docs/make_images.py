@@ -18,9 +18,10 @@ from gpuledger.config import RunOptions
 from gpuledger.config.run import Run
 from gpuledger.estimate import estimate
 from gpuledger.files import write_whole
-from gpuledger.report.build import Picture, Subject, build_report, picture
+from gpuledger.report.build import Picture, Subject, build_report
 from gpuledger.report.charts.pareto import Plan, pareto
 from gpuledger.report.charts.parity import parity
+from gpuledger.report.pictures import picture
 
 IMAGES = Path(__file__).parent / "images"
 H100S = RunOptions(gpu="h100-80gb-sxm", gpus=8, recompute="full")

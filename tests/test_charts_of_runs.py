@@ -14,9 +14,11 @@ import yaml
 
 from gpuledger.cli.main import status_of
 from gpuledger.config import RunOptions, load_run, resolve_run
+from gpuledger.errors import InputError
 from gpuledger.estimate import estimate
 from gpuledger.report.build import Subject, build_report
-from gpuledger.report.records import moved_bytes, operators_of, worst_stage
+from gpuledger.report.contents import worst_stage
+from gpuledger.report.records import moved_bytes, operators_of
 from gpuledger.report.run_file import run_file
 from gpuledger.report.step_trace import trace_step
 from gpuledger.units import gib
@@ -208,6 +210,24 @@ def test_reports_are_equal_when_made_twice(folder: Path, tmp_path: Path) -> None
     assert len(files) > 20
     for name in files:
         assert (tmp_path / name).read_bytes() == (folder / "gpt2, a100" / name).read_bytes(), name
+
+
+def test_processes_draw_what_one_process_draws() -> None:
+    subjects = [Subject(f"gpt2, micro-batch {micro}", resolve_run("gpt2", RunOptions(
+        gpu="a100-80gb-sxm", gpus=1, micro_batch=micro))[0]) for micro in (1, 2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.cpu_count", lambda: 2)
+        by_two = build_report(subjects)
+        patch.setattr("os.cpu_count", lambda: 1)
+        assert by_two == build_report(subjects)
+
+
+def test_an_error_in_a_process_is_told_as_it_is() -> None:
+    run, _ = resolve_run("gpt2", RunOptions(gpu="a100-80gb-sxm", gpus=1))
+    gpu = run.cluster.gpu.model_copy(update={"num_sms": None})
+    broken = run.model_copy(update={"cluster": run.cluster.model_copy(update={"gpu": gpu})})
+    with pytest.raises(InputError, match="num_sms is not known"):
+        build_report([Subject("whole", run), Subject("broken", broken)])
 
 
 def test_report_of_five_runs_stays_within_its_budget() -> None:

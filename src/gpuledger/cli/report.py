@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,9 +17,11 @@ from ..config.resolve import resolve_each
 from ..errors import GpuledgerError, InputError
 from ..files import write_whole
 from ..report.build import Report, Subject, build_report
-from ..report.charts.parity import Pair
 from ..report.compare import Comparison, compare, comparison_table
 from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..report.charts.parity import Pair
 
 MOST_RUNS = 40
 
@@ -114,6 +117,8 @@ def measured_pairs(paths: Sequence[Path]) -> list[Pair]:
 
 def pairs_of(path: Path) -> Iterator[Pair]:
     """The counters that both sides of each stage know. Raises InputError."""
+    from ..report.charts.parity import Pair
+
     hint = "give the output of `gpuledger emulate RUN --json` or `gpuledger validate RUN --json`"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

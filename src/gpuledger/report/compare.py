@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..units import gib, scaled
-from .records import CATEGORIES, Content, worst_stage
+from .contents import CATEGORIES, Content, worst_stage
 
 IGNORED = ("name", "sources", "source")  # keys of a run that change no number
 BYTES = ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes")

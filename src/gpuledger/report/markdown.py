@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ..units import gib, scaled
 from .build import Picture, Report, RunReport
 from .compare import Comparison, Figure
-from .records import CATEGORIES, worst_stage
+from .contents import CATEGORIES, worst_stage
+from .markdown_table import escaped, table
 from .run_file import run_file
 
 LARGEST = 15  # entries that are listed
@@ -113,14 +114,3 @@ def comparison_markdown(comparison: Comparison) -> str:
 def image(picture: Picture) -> str:
     """The SVG, with its description for those who cannot see it."""
     return f"![{escaped(picture.description)}]({picture.name}.svg)"
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A GitHub table."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
-
-
-def escaped(text: str) -> str:
-    """What would end a cell or an image's description."""
-    return text.replace("|", "\\|").replace("\n", " ").replace("[", "\\[").replace("]", "\\]")

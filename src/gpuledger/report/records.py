@@ -23,11 +23,10 @@ from .charts.feasibility import HeatCell, HeatMap
 from .charts.roofline import Operator, Roof
 from .charts.time_breakdown import StepTime
 from .charts.timeline import Line, Timeline
+from .contents import CATEGORIES, Content, worst_stage
 from .step_trace import Trace
 
-Content = dict[str, Any]  # see estimate_json.content
 TIME_PARTS = ("compute", "exposed_communication", "bubble", "optimizer")
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 LENGTHS = 7  # sequence lengths of the heat map: doublings
 FACTORS_BELOW = 3  # of them below the run's own
@@ -55,15 +54,6 @@ def bars(label: str, content: Content) -> list[Bar]:
             )
         )
     return found
-
-
-def worst_stage(content: Content) -> Content:
-    """The row of the fullest pipeline stage."""
-    memory = content["memory"]
-    stage: Content = next(
-        row for row in memory["by_stage"] if row["stage"] == memory["worst_stage"]
-    )
-    return stage
 
 
 def step_timeline(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...compute.step_time.of_run import StepTime
 from ...config.run import Run
 from ...estimate import CATEGORIES, Estimate
-from ...report.markdown import table
+from ...report.markdown_table import table
 from ...units import count, gib
 from .launchers import launcher_of, settings_of_script
 from .options import RequestOptions

@@ -11,7 +11,7 @@ from ...formulas import formulas
 from ...units import count, gib, scaled
 from ..build import Picture, RunReport
 from ..compare import Comparison, Figure
-from ..records import CATEGORIES, Content, worst_stage
+from ..contents import CATEGORIES, Content, worst_stage
 from ..run_file import run_file
 from .inline_svg import inline_svg
 
