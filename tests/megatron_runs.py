@@ -7,13 +7,13 @@ from typing import Any
 
 from gpuledger.config import Run, load_run
 
-MODEL = {
+MODEL: dict[str, Any] = {
     "name": "small", "num_layers": 4, "hidden_size": 128, "num_heads": 8, "num_kv_heads": 8,
     "head_dim": 16, "ffn_hidden_size": 512, "vocab_size": 1000, "max_position_embeddings": 64,
     "norm": "layernorm", "activation": "gelu", "positions": "learned", "qkv_projection": "fused",
     "bias": True, "tie_embeddings": True, "dropout": 0.1, "embedding_dropout": 0.1,
     "attention_dropout": 0.1}
-TRAINING = {
+TRAINING: dict[str, Any] = {
     "seq_len": 64, "micro_batch_size": 1, "precision": "bf16-master", "optimizer": "adamw",
     "attention": "flash", "recompute": "none", "loss": "cross_entropy"}
 

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 RunArgument = Annotated[str, typer.Argument(
-    metavar="RUN", help="run file, run preset, model preset, or a Hugging Face config.json")]
+    metavar="RUN", help="run file, run preset, model preset, Hugging Face config.json, or a "
+    "Megatron-LM launch script")]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="GPU preset, for example h100-80gb-sxm")]
 Gpus = Annotated[int | None, typer.Option("--gpus", help="number of GPUs")]
 Zero = Annotated[int | None, typer.Option("--zero", help="ZeRO stage, 0 to 3")]
