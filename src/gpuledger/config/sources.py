@@ -20,7 +20,8 @@ def run_keys(source: Source) -> tuple[Values, Path | None]:
     """The keys of a run and the folder that its relative paths start from.
 
     A model alone (preset, file, Hugging Face config.json) becomes a run of which only the model is
-    known; a launch of Megatron-LM (shell script, YAML) one without a GPU. Raises InputError if there is no such preset or file, or it is neither a run nor a model.
+    known; a launch of Megatron-LM (shell script, YAML) becomes one without a GPU. Raises InputError if
+    there is no such preset or file, or it is neither a run nor a model.
     """
     if isinstance(source, Mapping):
         return as_run(deepcopy(dict(source)), "the mapping"), None  # completed in place later
