@@ -40,6 +40,10 @@ MEGATRON: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama-3-8b", {"attention": "cudnn"}, {"tp": 2, "cp": 2, "sequence_parallel": True}),
     ("gpt3-13b", {"seq_len": 2048}, {"tp": 4, "megatron": {
         "overlap_grad_reduce": True, "make_vocab_size_divisible_by": 64}}),
+    ("llama-3-8b", {}, DIVIDED | {"megatron": {"recompute_method": "block", "recompute_num_layers": 3}}),
+    ("llama-3-8b", {"recompute": "selective"}, DIVIDED | {"megatron": {
+        "recompute_modules": ["core_attn", "mlp"], "use_precision_aware_optimizer": True,
+        "exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "float16"}}),
     ("qwen2.5-7b", {}, DIVIDED),
     ("qwen3-8b", {}, DIVIDED),
 ]
@@ -76,12 +80,14 @@ def test_megatron_arguments_are_the_run(model: str, training: dict, parallel: di
     assert {n: keys["parallel"][n] for n in axes} == {n: getattr(run.parallel, n) for n in axes}
     assert keys["parallel"].get("stage_layers") == run.parallel.stage_layers
     for name, value in keys["parallel"]["megatron"].items():
-        assert value == getattr(run.parallel.megatron, name), name
+        assert value is None or value == getattr(run.parallel.megatron, name), name
 
 
 @pytest.mark.parametrize(("training", "parallel", "told"), [
     ({"optimizer": "sgd"}, {}, "optimizer"),
     ({"attention": "efficient"}, {}, "attention"),
+    ({}, {"megatron": {"use_precision_aware_optimizer": True, "store_param_remainders": False}},
+     "store_param_remainders"),
     ({"recompute": {"every": 2}}, {}, "recompute"),
     ({"loss": "chunked"}, {}, "loss"),
     ({"precision": "bf16"}, {}, "precision"),
@@ -199,6 +205,12 @@ def test_torchtitan_by_hand() -> None:
     assert (modules[0][0], modules[-1][-2:]) == ("tok_embeddings", ["norm", "output"])
 
 
+def test_torchtitan_recomputes_by_operator() -> None:
+    run = run_of("fsdp2", training={"loss": "fp32_logits", "recompute": "per_op"}, **TITAN)
+    assert titan_of(run)["activation_checkpoint"] == {
+        "mode": "selective", "selective_ac_option": "op", "early_stop": True}
+
+
 @pytest.mark.skipif(tomllib is None, reason="tomllib is in Python 3.11 and later")
 def test_the_job_file_is_toml() -> None:
     run = run_of("fsdp2", training={"loss": "fp32_logits"}, **TITAN)
@@ -218,7 +230,7 @@ def test_what_torchtitan_does_otherwise_is_refused() -> None:
         files_of(run, launcher="torchtitan")
     text = str(refused.value)
     for told in ("gpt2 is none of", "optimizer lion", "loss: cross_entropy", "attention: efficient",
-                 "selective recompute", "by autocast", "fsdp2.forward_prefetch"):
+                 "recompute: selective", "by autocast", "fsdp2.forward_prefetch"):
         assert told in text, told
 
 

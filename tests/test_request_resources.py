@@ -140,7 +140,7 @@ def test_the_page_begins_with_the_answer() -> None:
                     "What the script has to do"):
         assert f"\n## {heading}\n" in page
     headroom = ESTIMATE.memory.headroom_bytes / 2**30
-    assert f"| headroom | {headroom:,.2f} |" in page
+    assert f"| headroom | {headroom:,.2f} | " in page
     assert "PUE 1.3" in page and "upper bound, source: github:stas00" in page
 
 
@@ -151,9 +151,22 @@ def test_a_page_of_a_run_that_does_not_fit_says_so_first() -> None:
 
 def test_the_memory_table_adds_up() -> None:
     page = files_of(RUN)["request.md"].split("## Memory of a GPU")[1].split("##")[0]
-    cells = dict(line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| "))
-    parts = sum(float(cells[name]) for name in ("parameters", "gradients", "optimizer", "activations",
-                                                "buffers"))
-    assert parts == pytest.approx(float(cells["allocated"]), abs=0.03)
-    assert float(cells["capacity"]) - float(cells["used, as far as known"]) == pytest.approx(
-        float(cells["headroom"]), abs=0.02)
+    rows = [line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    cells = {name: values for name, *values in rows}
+    parts = sum(float(cells[name][0]) for name in ("parameters", "gradients", "optimizer", "activations",
+                                                   "buffers"))
+    assert parts == pytest.approx(float(cells["allocated"][0]), abs=0.03)
+    expected, low, high = map(float, cells["used, as far as known"])
+    assert low <= expected <= high
+    capacity = float(cells["capacity"][0])
+    assert [capacity - used for used in (expected, high, low)] == pytest.approx(
+        [float(cell) for cell in cells["headroom"]], abs=0.02)
+
+
+@pytest.mark.parametrize(("capacity_gib", "told"), [
+    (80, "It fits, also with the most"), (2, "It does not fit.")])
+def test_the_verdict_is_that_of_the_estimate(capacity_gib: int, told: str) -> None:
+    gpu = RUN.cluster.gpu.model_copy(update={"torch_visible_bytes": None,
+                                             "memory_bytes": capacity_gib * 2**30})
+    run = RUN.model_copy(update={"cluster": RUN.cluster.model_copy(update={"gpu": gpu})})
+    assert told in files_of(run)["request.md"]

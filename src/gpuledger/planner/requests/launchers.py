@@ -12,7 +12,7 @@ from .megatron import megatron_words
 from .options import Launcher, RequestOptions, label
 from .resources import Resources
 from .torchtitan import CONFIG_NAME as TORCHTITAN_CONFIG
-from .words import Shell, Start, command, one_line
+from .words import Shell, Start, command, one_line, recompute_text
 
 # Launchers that can start a run of each framework; the first is taken where nobody says.
 LAUNCHERS: dict[str | None, tuple[Launcher, ...]] = {
@@ -147,9 +147,3 @@ def settings_of_script(run: Run) -> Iterator[str]:
     yield "resuming from the last checkpoint in its folder, and saving to it"
     yield ("saving on SIGTERM, within the 30 s that torchrun leaves its workers (its newer releases: "
            "--shutdown-timeout); what was not saved is done again")
-
-
-def recompute_text(run: Run) -> str:
-    """`full`, or `every 2nd block` for {every: 2}."""
-    recompute = run.training.recompute
-    return recompute if isinstance(recompute, str) else f"of one block in {recompute.every}"

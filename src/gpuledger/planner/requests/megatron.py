@@ -29,6 +29,8 @@ FLAGS = {
     "reduce_gradients_in_16_bit": "grad-reduce-in-bf16",
     "account_for_embedding": "account-for-embedding-in-pipeline-split",
     "account_for_loss": "account-for-loss-in-pipeline-split",
+    "accumulate_allreduce_grads_in_fp32": "accumulate-allreduce-grads-in-fp32",
+    "overlap_p2p_communication_warmup_flush": "overlap-p2p-communication-warmup-flush",
     "cross_entropy_loss_fusion": "cross-entropy-loss-fusion",
     "defer_embedding_wgrad_compute": "defer-embedding-wgrad-compute",
 }
@@ -57,10 +59,12 @@ def megatron_words(run: Run, options: RequestOptions, resources: Resources) -> l
 
 
 def argument(name: str, value: Any) -> list[str]:
-    """`--name value`; a flag where the value is true, nothing where it is false or None."""
+    """`--name value`, several of a tuple; a flag where it is true, nothing where false or None."""
     if value is None or value is False:
         return []
-    return [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
 
 
 def arguments(run: Run) -> Iterator[tuple[str, Any]]:
@@ -104,11 +108,12 @@ def training_arguments(run: Run) -> Iterator[tuple[str, Any]]:
     yield "bf16", half and run.parallel.megatron.params_dtype == "bfloat16"
     yield "fp16", half and run.parallel.megatron.params_dtype == "float16"
     yield "clip-grad", 1.0 if training.gradient_clipping else 0.0
-    recompute = training.recompute
-    yield "recompute-granularity", recompute if recompute in ("full", "selective") else None
-    yield "recompute-modules", "core_attn" if recompute == "selective" else None
-    yield "recompute-method", "uniform" if recompute == "full" else None
-    yield "recompute-num-layers", 1 if recompute == "full" else None
+    recompute, options = training.recompute, run.parallel.megatron
+    whole, part = recompute == "full", recompute == "selective"
+    yield "recompute-granularity", recompute if whole or part else None
+    yield "recompute-modules", options.recompute_modules if part else None
+    yield "recompute-method", options.recompute_method if whole else None
+    yield "recompute-num-layers", options.recompute_num_layers if whole else None
 
 
 def mesh_arguments(run: Run) -> Iterator[tuple[str, Any]]:
@@ -156,11 +161,10 @@ def option_arguments(options: MegatronOptions, attention: str) -> Iterator[tuple
     in_fp32 = options.softmax_in_float32 and local
     yield "no-masked-softmax-fusion", in_fp32
     yield "attention-softmax-in-fp32", in_fp32
-    states = {name: getattr(options, name) for name in STATE_DTYPES}
-    if set(states.values()) != {"float32"}:
-        yield "use-precision-aware-optimizer", True
-        for name, dtype in states.items():
-            yield name.replace("_", "-"), DTYPES[dtype]
+    yield "use-precision-aware-optimizer", options.use_precision_aware_optimizer
+    if options.use_precision_aware_optimizer:
+        for name in STATE_DTYPES:
+            yield name.replace("_", "-"), DTYPES[getattr(options, name)]
 
 
 def job_arguments(options: RequestOptions, resources: Resources) -> Iterator[tuple[str, Any]]:
@@ -177,6 +181,8 @@ def job_arguments(options: RequestOptions, resources: Resources) -> Iterator[tup
 def read_back(run: Run, words: list[str]) -> None:
     """Raises InputError with every key that our own reader of Megatron's arguments finds otherwise."""
     keys = run_keys_of(parse_command(" ".join(quoted(word) for word in words)), run.cluster.gpus)
+    keys["parallel"]["megatron"] = {name: value for name, value in keys["parallel"]["megatron"].items()
+                                    if value is not None}
     found = validated(Run, {**keys, "name": run.name, "cluster": run.cluster.model_dump()})
     problems = []
     for part, ignored in NOT_COMPARED.items():

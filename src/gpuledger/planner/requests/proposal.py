@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from ...compute.step_time.of_run import StepTime
 from ...config.run import Run
 from ...estimate import CATEGORIES, Estimate
+from ...memory.outside import Range
 from ...report.markdown_table import table
-from ...units import count, gib
+from ...units import count, gib, gib_cell
 from .launchers import launcher_of, settings_of_script
 from .options import RequestOptions
 from .resources import HOUR, Resources, Span
@@ -25,7 +26,8 @@ def proposal(estimate: Estimate, time: StepTime, options: RequestOptions, resour
         "## Resources", table(["", "expected", "low", "high"], list(resource_rows(options, resources))),
         f"Low and high: {time.error.text}. Jobs, time limits and hours to ask for are those of the "
         "higher figure.",
-        "## Memory of a GPU", table(["", "GiB"], list(memory_rows(estimate))), memory_note(estimate),
+        "## Memory of a GPU",
+        table(["GiB", "expected", "low", "high"], list(memory_rows(estimate))), memory_note(estimate),
         "## What is assumed", bullets(assumed(estimate, time, options)),
         "## What is not known", bullets(unknown(estimate, options, resources)),
         "## What the script has to do", bullets(script_notes(run, options))]
@@ -93,24 +95,45 @@ def cells(span: Span, unit: str, digits: int) -> list[str]:
 
 
 def memory_rows(estimate: Estimate) -> Iterator[list[str]]:
-    """The worst rank at its peak, up to the capacity."""
+    """The worst rank at its peak, up to the capacity; what is outside the allocator as a range."""
     memory = estimate.memory
     for name in CATEGORIES:
-        yield [name, f"{memory.category_bytes[name] / 2**30:,.2f}"]
-    yield ["allocated", f"{memory.peak_allocated_bytes / 2**30:,.2f}"]
-    parts = {"reserved by the allocator": memory.peak_reserved_bytes,
-             "CUDA context": memory.context_bytes, "NCCL": memory.nccl_bytes}
-    for name, nbytes in parts.items():
-        yield [name, "not known" if nbytes is None else f"{nbytes / 2**30:,.2f}"]
-    yield ["used, as far as known", f"{memory.device_used_bytes / 2**30:,.2f}"]
-    yield ["capacity", f"{memory.capacity_bytes / 2**30:,.2f}"]
-    yield ["headroom", f"{memory.headroom_bytes / 2**30:,.2f}"]
+        yield [name, gib_cell(memory.category_bytes[name]), "", ""]
+    yield ["allocated", gib_cell(memory.peak_allocated_bytes), "", ""]
+    reserved = memory.peak_reserved_bytes
+    yield ["reserved by the allocator", "not known" if reserved is None else gib_cell(reserved), "", ""]
+    for name, part in {"CUDA context": memory.outside.context, "NCCL": memory.outside.nccl}.items():
+        yield [name, *(["not known", "", ""] if part is None else gib_cells(part))]
+    outside, left = memory.outside.total, memory.capacity_bytes - memory.tensor_bytes
+    yield ["used, as far as known", *gib_cells(outside + Range(*[memory.tensor_bytes] * 3))]
+    yield ["capacity", gib_cell(memory.capacity_bytes), "", ""]
+    yield ["headroom", *map(gib_cell, (left - outside.expected, left - outside.high, left - outside.low))]
+    if memory.host.node_bytes:
+        yield ["host memory of a node, offloaded", gib_cell(memory.host.node_bytes), "", ""]
+
+
+def gib_cells(nbytes: Range) -> list[str]:
+    """Expected, low, high."""
+    return [gib_cell(n) for n in (nbytes.expected, nbytes.low, nbytes.high)]
 
 
 def memory_note(estimate: Estimate) -> str:
+    """Where and when the peak is, and how sure the verdict."""
     memory, stages = estimate.memory, len(estimate.by_stage)
     where = f"stage {memory.stage} of {stages}, the worst one" if stages > 1 else "every rank"
-    return f"Peak of {where}, at: {memory.peak_instant}. 1 GiB = 2^30 bytes."
+    return f"Peak of {where}, at: {memory.peak_instant}. {fit_text(estimate)} 1 GiB = 2^30 bytes."
+
+
+def fit_text(estimate: Estimate) -> str:
+    """The verdict in a sentence."""
+    memory = estimate.memory
+    if memory.fits_with_margin:
+        return "It fits, also with the most that is published of context and NCCL."
+    if memory.fits:
+        return "It fits as expected, but too close to call: not with the most, or not all is known."
+    if memory.may_fit:
+        return "It does not fit as expected, but would with the least that is published."
+    return "It does not fit."
 
 
 def assumed(estimate: Estimate, time: StepTime, options: RequestOptions) -> Iterator[str]:

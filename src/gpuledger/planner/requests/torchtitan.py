@@ -16,6 +16,7 @@ from ...memory.pipeline.stages import model_parts
 from ...program.model import Stage
 from .options import RequestOptions
 from .resources import Resources
+from .words import recompute_text
 
 CONFIG_NAME = "torchtitan.toml"
 HEAD = "# {name}, for torchtitan 0.2.2. Learning rate, data and tokenizer are left at\n# torchtitan's defaults.\n"
@@ -50,8 +51,7 @@ def job_config(run: Run, options: RequestOptions, resources: Resources) -> dict[
             "steps": resources.steps, "max_norm": 1.0 if training.gradient_clipping else float("inf"),
             "enable_cpu_offload": run.parallel.fsdp2.cpu_offload, **precision_of(run)},
         "parallelism": dict(parallelism(run)),
-        # PyTorch's default, and the estimate's; torchtitan's own is false
-        "activation_checkpoint": {"mode": training.recompute, "early_stop": True},
+        "activation_checkpoint": activation_checkpoint(run),
         "checkpoint": {"enable": True, "folder": options.checkpoint_folder,
                        "keep_latest_k": max(2, options.kept_checkpoints)},
     }
@@ -93,6 +93,13 @@ def parallelism(run: Run) -> Iterator[tuple[str, Any]]:
         yield "module_fqns_per_model_part", [modules_of(part) for part in model_parts(run)]
 
 
+def activation_checkpoint(run: Run) -> dict[str, Any]:
+    """early_stop is PyTorch's default, and the estimate's; torchtitan's own is false."""
+    if run.training.recompute == "per_op":
+        return {"mode": "selective", "selective_ac_option": "op", "early_stop": True}
+    return {"mode": run.training.recompute, "early_stop": True}
+
+
 def modules_of(part: Stage) -> list[str]:
     """A part of the model by the names of torchtitan's modules."""
     first = part.first_layer
@@ -115,9 +122,9 @@ def unsayable(run: Run) -> Iterator[Problem]:
     if training.attention not in ("flash", "cudnn"):
         yield Problem(f"attention: {training.attention}, but torchtitan lets PyTorch take cuDNN or flash",
                       "set attention: flash or cudnn")
-    if training.recompute not in ("none", "full"):
-        yield Problem("torchtitan's selective recompute saves by operator, or counts blocks from k - 1",
-                      "set recompute: none or full")
+    if training.recompute not in ("none", "per_op", "full"):
+        yield Problem(f"recompute: {recompute_text(run)}, but torchtitan saves by operator, or counts "
+                      "blocks from k - 1", "set recompute: none, per_op or full")
     if axes.pipeline_schedule not in SCHEDULES:
         yield Problem(f"schedule: {axes.pipeline_schedule} is none of torchtitan's",
                       f"use {', '.join(SCHEDULES)}")

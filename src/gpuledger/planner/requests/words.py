@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
+from ...config.run import Run
+
 
 class Shell(str):
     """Shell text that stands as it is, its variables in double quotes."""
@@ -39,3 +41,9 @@ def grouped(words: Iterable[str]) -> Iterator[list[str]]:
 def one_line(text: str) -> str:
     """Text for a comment: no character that would end it."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def recompute_text(run: Run) -> str:
+    """`full`, or `of one block in 2` for {every: 2}."""
+    recompute = run.training.recompute
+    return recompute if isinstance(recompute, str) else f"of one block in {recompute.every}"
