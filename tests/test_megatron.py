@@ -208,6 +208,12 @@ def test_tied_embeddings_are_on_first_and_last_stage_with_a_bucket_of_their_own(
         assert [p.bucket for p in buffer.placed].count(alone.bucket) == 1
 
 
+def test_rotary_angles_are_kept() -> None:
+    """fp32 angles of every position and half as many frequencies, once a chunk."""
+    run = megatron_run(2, {"positions": "rotary"}, pp=2, vpp=2)
+    assert state_bytes(run, "rotary tables", 1) == 2 * (4 * 64 * 16 + 2 * 16)
+
+
 # ---- activations
 @given(seed=st.integers(1000, 1200))
 @settings(max_examples=15, deadline=None)

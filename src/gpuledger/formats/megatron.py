@@ -134,6 +134,9 @@ class _Reader:
         yield "norm", "rmsnorm" if rms else "layernorm"
         yield "activation", self.activation(gated)
         yield "positions", self.positions()
+        if self.positions() == "rotary" and self.given.get("rotary-percent", 1.0) < 1:
+            width = self.whole("kv-channels", hidden_size // num_heads)
+            yield "rotary_dim", int(width * self.given["rotary-percent"])
         yield "qkv_projection", "fused"
         yield "gate_up_projection", "fused" if gated else "separate"
         yield "qk_norm", "head" if self.flag("qk-layernorm") else "none"

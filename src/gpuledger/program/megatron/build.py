@@ -24,6 +24,7 @@ def build_megatron(run: Run, device: Device, stage: Stage, num_layers: int | Non
     options, local = run.parallel.megatron, Local.of_rank(model, training, run.parallel)
     tape = Tape(PRECISIONS[training.precision], device)
     layout = Layout(model, local, options)
+    tape.tables = rotary_tables(layout)
     token_weight: Tensor | None = None
     received: Tensor | None = None
     if stage.embedding:
@@ -59,6 +60,19 @@ def layers(tape: Tape, layout: Layout, training: Training, count: int, x: Tensor
             for number in range(first, min(first + group, count)):
                 x = layer(tape, layout, training, number, x, checkpoint=False)
     return x
+
+
+def rotary_tables(layout: Layout) -> tuple[Tensor, ...]:
+    """A chunk's inverse frequencies, and the angles of its positions, which it forms once and keeps. [M22]
+
+    Ref: Megatron-LM megatron/core/models/common/embeddings/rotary_pos_embedding.py.
+    """
+    model = layout.model
+    if model.positions != "rotary":
+        return ()
+    width = model.rotary_dim or model.head_dim
+    return (Tensor("inverse frequencies", (width // 2,), "float32", "table"),
+            Tensor("rotary angles", (layout.local.seq_len, width), "float32", "table"))
 
 
 def batch_of(run: Run) -> tuple[Tensor, ...]:

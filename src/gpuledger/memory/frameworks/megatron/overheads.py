@@ -81,6 +81,7 @@ def steady(options: MegatronOptions, device: Device, programs: list[Program],
     workspace = engine_workspace(options, device)
     if workspace is not None:
         kept.append(Kept("buffers", "Transformer Engine workspace", (workspace,)))
+    kept.append(Kept("buffers", "rotary tables", tuple(t for p in programs for t in p.tape.tables)))
     if buffer:
         kept.append(Kept("buffers", "global buffer", (scratch("mpu buffer", buffer),)))
     if parallel.zero_stage == 1:

@@ -69,6 +69,9 @@ class MegatronRunner:
             memory.allocate(workspace, "buffers")
         made = [(w, memory.allocate(w.like(w.name), "parameters"))
                 for chunk in rank.chunks for w in chunk.weights]
+        for program in self.programs:
+            for table in program.tape.tables[:1]:
+                memory.allocate(table)
         parameters = rank.parameters().tensors
         unused = {w.name for w in kept_biases(self.options, (w for w, _ in made))}
         for i, (chunk, gradients) in enumerate(zip(rank.chunks, rank.gradients().tensors, strict=True)):
@@ -107,6 +110,9 @@ class MegatronRunner:
     def run_pass(self, step: Pass) -> None:
         """One pass of one micro-batch."""
         timeline, between = self.timelines[step.chunk], self.memory.current
+        for table in self.programs[step.chunk].tape.tables[1:]:
+            if table.storage not in self.memory.current:   # the first micro-batch makes it
+                self.memory.allocate(table)
         key = step.chunk, step.micro_batch
         self.memory.current = {}
         if step.kind == FORWARD:
