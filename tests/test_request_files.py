@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuledger.compute.step_time.of_run import step_time
 from gpuledger.config import load_run
 from gpuledger.errors import InputError
-from gpuledger.planner.requests import RequestOptions
+from gpuledger.estimate import estimate
+from gpuledger.planner.requests import RequestOptions, first_request
 from gpuledger.planner.requests.slurm import slurm_time
 from request_runs import HOSTILE, calls, files_of, run_of, stand_in
 
@@ -226,3 +228,17 @@ def test_what_cannot_be_launched_is_refused() -> None:
             (run_of("ddp"), {"launcher": "megatron"}, "does not start framework ddp")):
         with pytest.raises(InputError, match=told):
             files_of(run, **options)
+
+
+def test_the_first_plan_that_can_be_launched_is_requested() -> None:
+    options = RequestOptions(tokens=10**10)
+    plans = [(estimate(run), step_time(run)) for run in (
+        run_of(None), run_of("fsdp2", zero_stage=3), run_of("ddp"))]
+    chosen = first_request(plans, options)
+    assert (chosen.number, chosen.files) == (1, files_of(run_of("fsdp2", zero_stage=3)))
+    [(number, problem)] = chosen.passed_over
+    assert number == 0 and problem.message.startswith("no framework is named")
+    with pytest.raises(InputError, match="no framework is named"):
+        first_request(plans[:1], options)
+    with pytest.raises(InputError, match="no plan"):
+        first_request([], options)

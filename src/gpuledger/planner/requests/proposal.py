@@ -158,7 +158,8 @@ def unknown(estimate: Estimate, options: RequestOptions, resources: Resources) -
     if estimate.run.cluster.gpu.power_watts is None:
         yield f"energy: the power limit of {estimate.run.cluster.gpu.name} is not known"
     if resources.cadence.interval_seconds is None:
-        yield f"how often to write checkpoints: {resources.cadence.reason}"
+        alone = " (pretrain_gpt.py saves when it ends only)" * (launcher_of(estimate.run, options) == "megatron")
+        yield f"how often to write checkpoints: {resources.cadence.reason}{alone}"
     if options.mean_time_between_failures_hours is None:
         yield "failures: no mean time between them was given, so no work is counted as lost"
     if resources.cadence.write_seconds is None:

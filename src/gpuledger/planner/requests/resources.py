@@ -134,8 +134,8 @@ def cadence(options: RequestOptions, checkpoint_bytes: int, step: Span) -> Caden
     interval, reason = options.checkpoint_interval_seconds, "as given"
     if interval is None:
         if write is None or failures is None:
-            return Cadence(None, None, "not known: needs the mean time between failures and the "
-                           "write bandwidth, or an interval", write)
+            return Cadence(None, None, "it needs the mean time between failures and the write "
+                           "bandwidth, or an interval", write)
         interval = daly_interval_seconds(write, failures * HOUR)
         reason = (f"Daly's optimum [R7] for {write:,.0f} s per write and a failure every "
                   f"{failures:g} h")
