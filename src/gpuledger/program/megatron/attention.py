@@ -119,7 +119,7 @@ def unfused(tape: Tape, layout: Layout, training: Training, heads: list[Tensor])
     if not layout.engine:
         reads = (*reads, shared_buffer(scores.nbytes))
     forward = (*forward, *(+t for t in writes[:1]), -scores, *(+t for t in writes[1:]))
-    d_probabilities, d_scores = probabilities.gradient(), scores.gradient()
+    d_scores = scores.gradient()
     dq, dk = heads[0].gradient(), heads[1].gradient()
     flops = 2 * b * a * s * s * local.cp * model.head_dim
     tape.append(Op("softmax(Q K^T)", reads, writes[::-1], saves=(*heads[:2], kept),
@@ -127,11 +127,7 @@ def unfused(tape: Tape, layout: Layout, training: Training, heads: list[Tensor])
                    gradients={heads[0]: dq, heads[1]: dk}, product=not layout.engine, flops=flops,
                    backward_flops=2 * flops, equation="M6"))
     if model.attention_dropout:
-        mask, dropped = Tensor("dropout mask", shape, "bool"), Tensor("dropped scores", shape, dtype)
-        tape.append(Op("attention dropout", (probabilities,), (dropped, mask), saves=(mask,),
-                       forward=(+mask, +dropped), backward=(+d_probabilities,),
-                       gradients={probabilities: d_probabilities}, equation="M6"))
-        probabilities = dropped
+        probabilities = attention_dropout(tape, probabilities)
     d_dropped, dv = probabilities.gradient(), heads[2].gradient()
     product, y = Tensor("scores V", query.shape, dtype), Tensor("attention", query.shape, dtype)
     tape.append(Op("scores V", (probabilities, heads[2]), (y,), saves=(probabilities, heads[2]),
@@ -139,6 +135,15 @@ def unfused(tape: Tape, layout: Layout, training: Training, heads: list[Tensor])
                    gradients={heads[2]: dv, probabilities: d_dropped}, flops=flops,
                    backward_flops=2 * flops, equation="M6"))
     return y
+
+
+def attention_dropout(tape: Tape, probabilities: Tensor) -> Tensor:
+    """Keeps a mask of one byte an element, and makes the dropped scores. [M6]"""
+    mask = Tensor("dropout mask", probabilities.shape, "bool")
+    dropped, dx = probabilities.like("dropped scores"), probabilities.gradient()
+    return tape.append(Op("attention dropout", (probabilities,), (dropped, mask), saves=(mask,),
+                          forward=(+mask, +dropped), backward=(+dx,), gradients={probabilities: dx},
+                          equation="M6"))
 
 
 def repeated(tape: Tape, layout: Layout, heads: list[Tensor]) -> list[Tensor]:
