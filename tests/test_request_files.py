@@ -40,7 +40,7 @@ def test_the_run_file_is_the_run(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", RUNS)
 def test_bash_reads_every_script(framework: str) -> None:
-    files = request_of(framework, wall_time_limit_hours=12, script_arguments=(HOSTILE,))
+    files = request_of(framework, wall_time_limit_hours=12, script_arguments=("--name", HOSTILE))
     scripts = [name for name, text in files.items() if text.startswith("#!/bin/bash\n")]
     assert {"launch.sh", "job.sbatch", "submit.sh"} <= set(scripts)
     for name in scripts:
@@ -50,7 +50,7 @@ def test_bash_reads_every_script(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", RUNS)
 def test_words_of_the_user_arrive_as_they_are(framework: str, tmp_path: Path) -> None:
-    files = request_of(framework, script="my train.py", script_arguments=(HOSTILE, "--x=1 2"))
+    files = request_of(framework, script="my train.py", script_arguments=("--name", HOSTILE, "--x=1 2"))
     launcher = "deepspeed" if framework == "deepspeed" else "torchrun"
     variables = {"RDZV_ENDPOINT": "a b:29500", "HOSTFILE": "my hosts"}
     (words,) = calls(files["launch.sh"], tmp_path, launcher, **variables)
@@ -179,7 +179,7 @@ def test_kubernetes_accepts_every_manifest() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     for framework in RUNS:
         text = request_of(framework, volume_claim="disk", checkpoint_folder="/checkpoints",
-                          wall_time_limit_hours=10**5, script_arguments=(HOSTILE,))["job.yaml"]
+                          wall_time_limit_hours=10**5, script_arguments=("--name", HOSTILE))["job.yaml"]
         manifests = list(yaml.safe_load_all(text))
         assert [m["kind"] for m in manifests][-2:] == ["Service", "Job"]
         for manifest in manifests:

@@ -110,6 +110,8 @@ def test_an_argument_of_the_user_must_not_make_it_another_run() -> None:
     assert words_of(run, script_arguments=("--lr", "1e-4", "--mock-data", HOSTILE))
     with pytest.raises(InputError, match=r"vocab_size = 128256: Megatron's arguments say 128257"):
         words_of(run, script_arguments=("--tokenizer-type", "NullTokenizer"))
+    with pytest.raises(InputError, match=r"'a b' is no argument of pretrain_gpt.py"):
+        words_of(run, script_arguments=("a b",))
     with pytest.raises(InputError, match=r"parallel.tp = 2"):
         words_of(run, script_arguments=("--tensor-model-parallel-size", "4"))
 

@@ -53,6 +53,9 @@ NOT_COMPARED = {
 def megatron_words(run: Run, options: RequestOptions, resources: Resources) -> list[str]:
     """All arguments. Raises InputError with every key that Megatron's arguments cannot say."""
     words = [word for name, value in arguments(run) for word in argument(name, value)]
+    if options.script_arguments and not options.script_arguments[0].startswith("-"):
+        raise InputError(f"{options.script_arguments[0][:60]!r} is no argument of {SCRIPT}",
+                         "it takes --name value only")
     read_back(run, [*words, *options.script_arguments])
     words += [word for name, value in job_arguments(options, resources) for word in argument(name, value)]
     return words
