@@ -135,7 +135,7 @@ def plan(
     gpus: Annotated[str | None, typer.Option(
         "--gpus", help="64; 8..512; 64,128; or min, as few as possible")] = None,
     by: Annotated[str | None, typer.Option(
-        "--by", help="what is least: time (of a step), gpus, or gpu-hours")] = None,
+        "--by", help="what is least: time (of a step), gpus, gpu-hours or cost")] = None,
     tokens: Annotated[str | None, typer.Option(
         "--tokens", help="tokens to train on, for example 300B or 15T")] = None,
     days: Annotated[float | None, typer.Option("--days", help="deadline for --tokens")] = None,
@@ -149,7 +149,7 @@ def plan(
     top: Annotated[int, typer.Option("--top", help="plans to show")] = 5,
     out: Annotated[Path | None, typer.Option(
         "-o", "--out", help="folder for the request: run file, launcher, Slurm and Kubernetes jobs")] = None,
-    price: Annotated[float | None, typer.Option("--price", help="of one GPU hour, for the request")] = None,
+    price: Annotated[float | None, typer.Option("--price", help="of one GPU hour")] = None,
     request: Annotated[list[str] | None, typer.Option(
         "--request", metavar="KEY=VALUE",
         help="a key of the request (docs/requests.md), for example partition=gpu; repeatable")] = None,
@@ -166,9 +166,9 @@ def plan(
 
     options = RunOptions(gpu=gpu, precision=precision, seq_len=seq_len, global_batch=global_batch,
                          set=tuple(set_ or ()))
-    wishes = Wishes(gpus=gpus, by=by, tokens=tokens, days=days, headroom_percent=headroom, top=top,
+    wishes = Wishes(gpus=gpus, by=by, tokens=tokens, days=days, price=price, headroom_percent=headroom, top=top,
                     over=tuple(over or ()))
-    how = PlanOptions(wishes, out=out, chart=chart, price=price, request=tuple(request or ()),
+    how = PlanOptions(wishes, out=out, chart=chart, request=tuple(request or ()),
                       require_fit=require_fit, json=json)
     raise typer.Exit(run_plan(run, options, how))
 

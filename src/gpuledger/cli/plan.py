@@ -26,7 +26,6 @@ class PlanOptions:
     wishes: Wishes
     out: Path | None = None
     chart: Path | None = None
-    price: float | None = None
     request: tuple[str, ...] = field(default=())
     require_fit: bool = False
     json: bool = False
@@ -89,8 +88,8 @@ def request_options(how: PlanOptions, tokens: int | None) -> Any:
     if tokens is None:
         raise InputError("a request needs to know how long the run is", "pass --tokens, for example 2T")
     values: dict[str, Any] = {"tokens": tokens}
-    if how.price is not None:
-        values["price_per_gpu_hour"] = how.price
+    if how.wishes.price is not None:
+        values["price_per_gpu_hour"] = how.wishes.price
     for text in how.request:
         key, equals, value = text.partition("=")
         if not equals:

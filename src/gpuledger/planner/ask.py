@@ -39,6 +39,7 @@ class Wishes:
     by: str | None = None
     tokens: str | None = None
     days: float | None = None
+    price: float | None = None
     headroom_percent: float = 5.0
     top: int = 5
     over: Sequence[str] = ()
@@ -63,6 +64,7 @@ def question_of(
     precision_given = not any(line.startswith("precision") for line in assumptions)
     question = Question(
         run=run, gpus=gpu_counts(wishes.gpus, run), by=_by(wishes), days=wishes.days,
+        price=wishes.price,
         tokens=None if wishes.tokens is None else parse_count(wishes.tokens, "--tokens"),
         headroom_percent=wishes.headroom_percent, top=wishes.top, over=_axes(wishes.over, run),
         precision_given=precision_given)
@@ -82,7 +84,11 @@ def _said(assumptions: Sequence[str], precision_given: bool) -> Iterator[str]:
 def _check(question: Question) -> None:
     if question.days is not None and question.tokens is None:
         raise InputError(f"--days {question.days:g} is a deadline for nothing", "pass --tokens too")
-    if question.days is not None and question.days <= 0:
+    if question.price is not None and not question.price >= 0:
+        raise InputError(f"--price {question.price:g} is no price", "pass what one GPU hour costs")
+    if question.by == "cost" and question.price is None:
+        raise InputError("--by cost: what a GPU hour costs is not given", "pass --price")
+    if question.days is not None and not question.days > 0:
         raise InputError(f"--days {question.days:g} is no time", "pass a positive number of days")
     if not 0 <= question.headroom_percent < 100:
         raise InputError(f"--headroom {question.headroom_percent:g} is no share of the memory",
@@ -95,7 +101,7 @@ def _check(question: Question) -> None:
 def _by(wishes: Wishes) -> By:
     """Fewest GPUs where they are asked for or there is a deadline, else the shortest step."""
     usual: By = "gpus" if wishes.gpus == FEWEST or wishes.days is not None else "time"
-    names: tuple[By, ...] = ("time", "gpus", "gpu-hours")
+    names: tuple[By, ...] = get_args(By)
     if wishes.by is None:
         return usual
     for name in names:

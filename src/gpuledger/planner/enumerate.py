@@ -66,7 +66,7 @@ class CheapAxes:
     def of(self, mesh: tuple[int, int, int, int], m: int, dropped: Counter[str]) -> Any:
         """Rows (vpp, zero_stage, sequence_parallel, recompute) of a mesh (tp, cp, pp, dp)."""
         tp, cp, pp, dp = mesh
-        key = (tp, cp, pp, dp > 1, m % pp == 0)
+        key = (tp, cp, pp, dp * cp > 1, m % pp == 0)
         if key not in self.made:
             self.made[key] = self._make(*key)
         rows, without = self.made[key]

@@ -61,7 +61,8 @@ class PeakMemory:
     @staticmethod
     def _walk_rows(layouts: Layouts) -> Rows:
         """What a walk depends on; the data-parallel ranks only where they divide gradients."""
-        stage = np.where((layouts.zero_stage >= 2) & (layouts.dp > 1), layouts.zero_stage, 0)
+        several = layouts.dp * layouts.cp > 1         # ZeRO divides over both
+        stage = np.where((layouts.zero_stage >= 2) & several, layouts.zero_stage, 0)
         return Rows.of({
             "recompute": layouts.recompute, "sequence_parallel": layouts.sequence_parallel,
             "zero_stage": stage, "tp": layouts.tp, "cp": layouts.cp,
@@ -71,9 +72,10 @@ class PeakMemory:
     @staticmethod
     def _state_rows(layouts: Layouts) -> Rows:
         """What states depend on."""
-        stage = np.where(layouts.dp > 1, layouts.zero_stage, 0)
+        ranks = layouts.dp * layouts.cp
+        stage = np.where(ranks > 1, layouts.zero_stage, 0)
         return Rows.of(
-            {"zero_stage": stage, "tp": layouts.tp, "dp": np.where(stage > 0, layouts.dp, 1)}
+            {"zero_stage": stage, "tp": layouts.tp, "dp": np.where(stage > 0, ranks, 1)}
         )
 
     def _groups(self, layouts: Layouts) -> Iterator[tuple[Array, tuple[StageKind, ...]]]:

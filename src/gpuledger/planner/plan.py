@@ -236,10 +236,12 @@ def needed_headroom(question: Question) -> int:
 def best_first(question: Question, table: Table, chosen: Array) -> Array:
     """Numbers of these layouts by what is wanted; equal ones by less memory."""
     layouts, seconds = table.layouts[chosen], table.seconds[chosen]
+    gpu_seconds = seconds * layouts.gpus
     keys = {
         "time": (seconds,),
         "gpus": (layouts.gpus, seconds),
-        "gpu-hours": (seconds * layouts.gpus, seconds),
+        "gpu-hours": (gpu_seconds, seconds),
+        "cost": (gpu_seconds, seconds),
     }[question.by]
     return chosen[np.lexsort((table.allocated_bytes[chosen], *reversed(keys)))]
 

@@ -14,7 +14,7 @@ from gpuledger.errors import InputError
 from .enumerate import divisors, stage_counts, tensor_parallel_sizes
 from .layouts import Space
 
-By = Literal["time", "gpus", "gpu-hours"]
+By = Literal["time", "gpus", "gpu-hours", "cost"]
 SECONDS_PER_DAY = 86_400
 MOST_SEQUENCES = 64  # of a micro-batch
 MOST_CHUNKS = 12  # of a pipeline stage
@@ -41,7 +41,7 @@ class Question:
 
     over: values of single axes, by name. precision_given: the run says which precision, so that no
     framework's own takes its place. headroom_percent: of the capacity, kept free. days: the
-    deadline for `tokens`.
+    deadline for `tokens`. price: of one GPU hour; cost ranks as GPU hours do.
     """
 
     run: Run
@@ -49,6 +49,7 @@ class Question:
     by: By = "time"
     tokens: int | None = None
     days: float | None = None
+    price: float | None = None
     headroom_percent: float = 5.0
     top: int = 5
     over: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

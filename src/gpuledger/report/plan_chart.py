@@ -29,10 +29,12 @@ def plan_chart(answer: Answer) -> Chart:
     count = f"{min(gpus):,}" if len(gpus) == 1 else f"{min(gpus):,} to {max(gpus):,}"
     footer = (
         f"gpuledger {__version__} | {run.name} | {count} x {run.cluster.gpu.name} | "
-        f"{len(chosen):,} layouts, {len(numbers):,} drawn; without a framework's buffers"
+        f"{len(chosen):,} layouts, {len(numbers):,} drawn; without a framework's "
+        f"buffers; fits: {answer.question.headroom_percent:g} % kept free"
     )
     label = f"{run.name} on {count} GPUs"
-    return pareto_chart(label, list(_dots(answer, numbers)), run.cluster.gpu.capacity_bytes, footer)
+    return pareto_chart(label, list(_dots(answer, numbers)), run.cluster.gpu.capacity_bytes, footer,
+                        fitting=int(answer.fits[chosen].sum()))
 
 
 def _dots(answer: Answer, numbers: dict[int, None]) -> Iterator[Dot]:

@@ -25,6 +25,7 @@ def plan_content(answer: Answer) -> dict[str, Any]:
         "question": {
             "run": question.run.model_dump(mode="json"), "gpus": list(question.gpus),
             "by": question.by, "tokens": question.tokens, "days": question.days,
+            "price_per_gpu_hour": question.price,
             "headroom_percent": question.headroom_percent,
         },
         "space": {

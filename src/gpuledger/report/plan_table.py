@@ -12,7 +12,8 @@ from ..units import count, gib, gib_cell
 from .step_time import utilization
 
 FRONT = 6  # layouts of the front that are printed
-BY = {"time": "the shortest step", "gpus": "the fewest GPUs", "gpu-hours": "the fewest GPU hours"}
+BY = {"time": "the shortest step", "gpus": "the fewest GPUs", "gpu-hours": "the fewest GPU hours",
+      "cost": "the least cost"}
 
 
 def plan_table(answer: Answer) -> str:
@@ -51,9 +52,11 @@ def sentence(answer: Answer) -> str:
     parts = [f"best: {best.run.cluster.gpus:,} GPUs, {framework_of(best.run)}, {layout_of(best.run)}: "
              f"{seconds}, {used} reserved at the peak of the fullest GPU, {gib(best.headroom_bytes)} left"]
     if answer.question.tokens is not None:
-        days = days_of(answer, best)
+        days, price = days_of(answer, best), answer.question.price
+        hours = days * 24 * best.run.cluster.gpus
+        cost = "" if price is None else f", {hours * price:,.0f} at {price:g} a GPU hour"
         parts.append(f"{count(answer.question.tokens)} tokens take {days:,.1f} days and "
-                     f"{days * 24 * best.run.cluster.gpus:,.0f} GPU hours")
+                     f"{hours:,.0f} GPU hours{cost}")
     return "\n".join(parts)
 
 

@@ -37,11 +37,13 @@ def frontier(plans: Sequence[Plan]) -> list[Plan]:
 
 @styled
 def pareto(
-    label: str, plans: Sequence[Plan], capacity_bytes: int, footer: str, name: str = "pareto"
+    label: str, plans: Sequence[Plan], capacity_bytes: int, footer: str, name: str = "pareto",
+    fitting: int | None = None,
 ) -> Chart:
-    """Every plan a dot; plans that do not fit are crosses above the capacity line."""
+    """Every plan a dot; plans that do not fit are crosses. fitting: how many do, where not all of
+    them are drawn."""
     best = frontier(plans)
-    fitting = sum(plan.fits for plan in plans)
+    fitting = sum(plan.fits for plan in plans) if fitting is None else fitting
     title = (
         f"{label}: {best[0].label} is fastest of {fitting} plans that fit, "
         f"{best[0].step_seconds:.3g} s a step at {gib(best[0].peak_bytes)}"
