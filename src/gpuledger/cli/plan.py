@@ -100,14 +100,19 @@ def request_options(how: PlanOptions, tokens: int | None) -> Any:
 
 
 def write_request(answer: Answer, folder: Path, options: Any) -> None:
-    """The files of the best plan: run file, launcher, batch jobs, and the page that asks."""
-    from ..planner.requests import request_files
+    """The files of the best plan that can be launched: run file, launcher, batch jobs, the page that asks.
 
-    best = answer.plans[0]
+    Raises InputError where none of the plans can be.
+    """
+    from ..planner.requests import first_request
+
+    chosen = first_request([(best.estimate, best.time) for best in answer.plans], options)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in request_files(best.estimate, best.time, options).items():
+    for name, text in chosen.files.items():
         write_whole(folder / name, text)
-    typer.echo(f"wrote the request to {folder}", err=True)
+    for number, problem in chosen.passed_over:
+        typer.echo(f"plan {number + 1} cannot be requested: {problem.message}", err=True)
+    typer.echo(f"wrote the request for plan {chosen.number + 1} to {folder}", err=True)
 
 
 def write_plan_chart(answer: Answer, path: Path) -> None:
