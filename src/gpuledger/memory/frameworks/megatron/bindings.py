@@ -41,6 +41,7 @@ class Bindings:
     shared_buffer: tuple[int, int] | None = None  # bytes, number of the allocation
     deferred: list[Deferred] = field(default_factory=list)
     deferred_gradient: int | None = None
+    leaves: list[int] = field(default_factory=list)
     reports: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)  # the loss and the count of tokens of a micro-batch
     total: int | None = None
@@ -119,7 +120,8 @@ class Bindings:
             number = memory.allocate(weight.gradient())
             memory.drop(*waited.held)
             self.store_deferred(number)
-        self.deferred = []
+        memory.drop(*self.leaves)
+        self.deferred, self.leaves = [], []
 
     def begin_step(self) -> None:
         """The data iterator lets go of the step's batches."""
@@ -132,6 +134,11 @@ class Bindings:
         options = self.options
         return options.defer_embedding_wgrad_compute and (
             not options.wgrad_deferral_limit or len(self.deferred) < options.wgrad_deferral_limit)
+
+    def keep_leaf(self, received: int, gradient: int) -> None:
+        """The output layer's input that waits is an autograd tensor: its graph holds the chunk's input, whose
+        `.grad` is the gradient that was sent back."""
+        self.leaves += [self.memory.hold(received), self.memory.hold(gradient)]
 
     def store_deferred(self, number: int) -> None:
         """A gradient of the output layer's weight was added to the main gradient."""

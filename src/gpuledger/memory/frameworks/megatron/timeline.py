@@ -27,6 +27,7 @@ class MegatronTimeline(GroupTimeline):
         super().__init__(program, workspaces)
         self.bindings, self.chunk, self.interleaved = bindings, chunk, interleaved
         self.own: list[int] = []  # batch and output of a micro-batch
+        self.waits = False  # the weight gradient of the output layer, of this backward pass
 
     def earlier_gradients(self, *, kept: bool, only: set[Tensor] | None = None) -> None:
         """Main gradients are there all the time."""
@@ -72,8 +73,11 @@ class MegatronTimeline(GroupTimeline):
         if received is None or bindings is None:
             super().send_back()
         else:
-            gradient = self.pending.pop(received).number
-            bindings.end_backward(self.chunk, self.memory.current[received], gradient)
+            gradient, number = self.pending.pop(received).number, self.memory.current[received]
+            if self.waits:
+                bindings.keep_leaf(number, gradient)
+            self.waits = False
+            bindings.end_backward(self.chunk, number, gradient)
         batch, output = self.own[:len(self.program.batch)], self.own[len(self.program.batch):]
         self.memory.drop(*output)
         if bindings is not None and bindings.options.keeps_batches:
@@ -106,4 +110,5 @@ class MegatronTimeline(GroupTimeline):
         weights = super().postpone(step, moves, held)
         self.split = False
         bindings.deferred.append(self.deferred.pop())
+        self.waits = True
         return weights
