@@ -71,7 +71,7 @@ def test_larger_micro_batch_never_needs_less(framework: str, stage: int) -> None
 
 
 @pytest.mark.parametrize(("framework", "stage"), [
-    ("fsdp1", 3), ("dataparallel", 0)])
+    ("dataparallel", 0)])
 def test_frameworks_without_an_account_are_refused(framework: str, stage: int) -> None:
     run = resolved(f"framework={framework}", zero=stage)
     with pytest.raises(NotYetError, match=r"framework|stage"):

@@ -33,7 +33,7 @@ from .program.device import Device
 from .units import gib
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
-SIDE_STREAMS = ("deepspeed",)              # frameworks whose segments belong to several streams
+SIDE_STREAMS = ("deepspeed", "fsdp1")      # frameworks whose segments belong to several streams
 
 
 
@@ -56,6 +56,7 @@ class Memory:
     capacity_bytes: int
     num_alloc_retries: int
     out_of_memory: bool
+    names_framework: bool = True
     host: HostMemory = NOTHING_OFFLOADED
 
     @property
@@ -89,11 +90,15 @@ class Memory:
         return not self.out_of_memory and (self.headroom_bytes >= 0 or self.num_alloc_retries > 0)
 
     @property
+    def fits_at_most(self) -> bool:
+        """With the most that context and NCCL may take, as far as they are known."""
+        return self.fits and self.tensor_bytes + self.outside.total.high <= self.capacity_bytes
+
+    @property
     def fits_with_margin(self) -> bool:
-        """Also with the most that context and NCCL may take, and nothing of them unknown."""
-        unknown = None in (self.outside.context, self.outside.nccl)
-        return self.fits and not unknown and (
-            self.tensor_bytes + self.outside.total.high <= self.capacity_bytes)
+        """So, and nothing is unknown: neither context nor NCCL nor a framework's own buffers."""
+        unknown = None in (self.outside.context, self.outside.nccl) or not self.names_framework
+        return self.fits_at_most and not unknown
 
     @property
     def may_fit(self) -> bool:
@@ -233,7 +238,8 @@ def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None, stage
         peak_instant=peak.instant, outside=outside_of(run),
         capacity_bytes=gpu.capacity_bytes,
         num_alloc_retries=replayed.num_alloc_retries if replayed else 0,
-        out_of_memory=replayed.out_of_memory if replayed else False)
+        out_of_memory=replayed.out_of_memory if replayed else False,
+        names_framework=run.parallel.world_size == 1 or run.parallel.framework not in (None, "single"))
 
 
 def count_flops(run: Run, convention: str) -> Flops:
@@ -275,7 +281,7 @@ def warnings_of(run: Run, memory: Memory) -> tuple[str, ...]:
                         "its buffers are not included")
     if run.parallel.world_size > 1 and run.parallel.framework in (None, "single"):
         warnings.append("a framework's own buffers are not included: no framework is named")
-    if memory.fits != memory.fits_with_margin or memory.fits != memory.may_fit:
+    if memory.fits_at_most != memory.may_fit:
         warnings.append(depends_on_outside(memory))
     if run.parallel.framework in SIDE_STREAMS and memory.peak_reserved_bytes is not None:
         warnings.append(f"{run.parallel.framework} allocates on streams of its own, which are replayed as one: "

@@ -19,6 +19,7 @@ from gpuledger.errors import NotYetError
 from .context_parallel import enable_context_parallel, local_training
 from .deepspeed_engine import DeepSpeedWrapped
 from .frameworks import Wrapped, ddp, fsdp2, undivided
+from .fsdp1_wrapper import FSDP1Wrapped
 
 MEASURED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2")
 
@@ -66,6 +67,8 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
     join_group(parallel.dp)
     if parallel.framework == "fsdp2":
         return fsdp2(model, training, parallel, device)
+    if parallel.framework == "fsdp1":
+        return FSDP1Wrapped(model, training, parallel, device)
     if parallel.framework == "deepspeed":
         return DeepSpeedWrapped(model, training, parallel, device)
     return ddp(undivided(model, training, device).network, parallel.ddp)

@@ -47,6 +47,10 @@ class Wrapped:
         """What steps in place of the user's optimizer."""
         return optimizer
 
+    def clip(self, norm: float) -> None:
+        """Scales the gradients so that their norm is at most this."""
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), norm)
+
     def backward(self, loss: Tensor) -> bool:
         """Whether the framework has run backward."""
         return False

@@ -103,7 +103,7 @@ class Trainer:
         if self.training.gradient_clipping:
             if self.scaler.is_enabled():
                 self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP_NORM)
+            self.wrapped.clip(CLIP_NORM)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)  # type: ignore[arg-type]
             self.scaler.update()

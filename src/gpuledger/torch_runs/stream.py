@@ -30,9 +30,9 @@ class History:
         traces: list[list[dict[str, Any]]] = torch.cuda.memory._snapshot()["device_traces"]
         return traces[self.device]
 
-    def events(self) -> list[Event]:
-        """The allocations and frees so far, numbered in order of allocation."""
-        moves = Trace(self.entries()).moves
+    def events(self, free: str = "free_completed") -> list[Event]:
+        """The allocations and frees so far, numbered in order of allocation. free: see Trace."""
+        moves = Trace(self.entries(), free).moves
         return [(m.sign, BEFORE_RECORD if m.number is None else m.number, m.nbytes) for m in moves]
 
 
@@ -48,8 +48,10 @@ def recording() -> Iterator[History]:
         record(enabled=None)
 
 
-def record_stream_of_step(trainer: Trainer, warmup_steps: int = 0) -> dict[str, Any]:
-    """One step of a trainer, in steady state after `warmup_steps`.
+def record_stream_of_step(
+    trainer: Trainer, warmup_steps: int = 0, free: str = "free_completed"
+) -> dict[str, Any]:
+    """One step of a trainer, in steady state after `warmup_steps`. free: see Trace.
 
     Returns events [(+1 | -1, number, requested bytes)], the requested bytes before it, at its peak
     and after it, the parameters, and the device (sizes of scratch depend on its SMs).
@@ -60,7 +62,7 @@ def record_stream_of_step(trainer: Trainer, warmup_steps: int = 0) -> dict[str, 
     before = requested("current")
     with recording() as history:
         trainer.step()
-        events = history.events()
+        events = history.events(free)
     after, peak = requested("current"), requested("peak")
     counted = {"before_bytes": before, "peak_bytes": peak, "after_bytes": after}
     return {"events": events, **counted, **facts(trainer)}

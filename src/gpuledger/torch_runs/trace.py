@@ -21,8 +21,8 @@ class Move:
 class Trace:
     """The allocator's entries of one device, numbered in order of allocation."""
 
-    def __init__(self, entries: list[dict[str, Any]]):
-        self.moves: list[Move] = list(numbered_moves(entries))
+    def __init__(self, entries: list[dict[str, Any]], free: str = "free_completed"):
+        self.moves: list[Move] = list(numbered_moves(entries, free))
         self.by_address: dict[int, list[int]] = {}
         for move in self.moves:
             if move.sign > 0 and move.number is not None:
@@ -35,8 +35,9 @@ class Trace:
         return numbers[place - 1] if place else None
 
 
-def numbered_moves(entries: list[dict[str, Any]]) -> Iterator[Move]:
-    """alloc and free_completed entries; segments and requests to free are not moves of storage."""
+def numbered_moves(entries: list[dict[str, Any]], free: str) -> Iterator[Move]:
+    """alloc entries, and those named `free`: free_completed, or free_requested, which comes first
+    where another stream still has to be done with the storage. Segments are no moves of storage."""
     live: dict[int, int] = {}
     allocations = 0
     for entry in entries:
@@ -45,5 +46,5 @@ def numbered_moves(entries: list[dict[str, Any]]) -> Iterator[Move]:
             yield Move(1, allocations, address, nbytes)
             live[address] = allocations
             allocations += 1
-        elif entry["action"] == "free_completed":
+        elif entry["action"] == free:
             yield Move(-1, live.pop(address, None), address, nbytes)

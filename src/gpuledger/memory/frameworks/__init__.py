@@ -11,13 +11,14 @@ from ..policy import Policy
 from ..zero import Division
 from .ddp import DDP, unmodelled_ddp
 from .deepspeed import DeepSpeed, unmodelled_deepspeed
+from .fsdp1 import fsdp1_of, unmodelled_fsdp1
 from .fsdp2 import FSDP2, unmodelled_fsdp2
 from .megatron.policy import Megatron, unmodelled_megatron
 from .stage0 import Stage0
 from .stage3 import Stage3
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
-MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "deepspeed", "megatron")
+MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "fsdp1", "deepspeed", "megatron")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
@@ -26,6 +27,8 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         options = parallel.fsdp2
         sharing = parallel.dp * parallel.cp // options.replicate
         return FSDP2(sharing, parallel.zero_stage == 3, options, (rank or 0) % sharing)
+    if parallel.framework == "fsdp1":
+        return fsdp1_of(parallel, rank)
     if parallel.framework == "ddp":
         return DDP(parallel.ddp)
     if parallel.framework == "zero-redundancy-optimizer":
@@ -54,6 +57,8 @@ def unmodelled(run: Run) -> Iterator[Problem]:
         yield from unmodelled_zero_redundancy(training)
     if parallel.framework == "fsdp2":
         yield from unmodelled_fsdp2(training, parallel.fsdp2)
+    if parallel.framework == "fsdp1":
+        yield from unmodelled_fsdp1(training, parallel)
     if parallel.framework == "megatron":
         yield from unmodelled_megatron(run)
     if parallel.framework == "deepspeed":

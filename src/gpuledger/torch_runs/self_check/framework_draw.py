@@ -106,10 +106,23 @@ def draw_deepspeed(rng: random.Random, ranks: int, micro_batches: int) -> tuple[
     return {"zero_stage": stage, "deepspeed": options}, training
 
 
+def draw_fsdp1(rng: random.Random, ranks: int, micro_batches: int) -> tuple[Options, Options]:
+    stage = rng.choice([3, 3, 2, 0])
+    copies = rng.choice([2, ranks]) if ranks > 1 and stage and rng.random() < 0.25 else 1
+    options = some(rng, {
+        "replicate": (1.0, copies), "forward_prefetch": (0.25, True),
+        "backward_prefetch": (0.5, ["post", "none"]), "use_orig_params": (0.4, True)})
+    training = adam(rng) if rng.random() < 0.7 else {}
+    if rng.random() < 0.6:
+        training["precision"] = "bf16-mixed"
+        options |= {"param_dtype": "bfloat16"} | some(rng, {"reduce_dtype": (0.6, "float32")})
+    return {"zero_stage": stage, "fsdp1": options}, training
+
+
 Draw = Callable[[random.Random, int, int], tuple[Options, Options]]
 DRAWS: dict[str, Draw] = {
     "ddp": draw_ddp, "zero-redundancy-optimizer": draw_zero_redundancy, "fsdp2": draw_fsdp2,
-    "deepspeed": draw_deepspeed}
+    "fsdp1": draw_fsdp1, "deepspeed": draw_deepspeed}
 
 
 def draw_many(framework: str, seeds: range) -> Iterator[tuple[int, Run, int]]:
