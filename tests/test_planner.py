@@ -157,6 +157,12 @@ def test_fewest_gpus_that_meet_a_deadline() -> None:
     assert not ((found.table.seconds <= asked.longest_step_seconds) & fewer & found.fits).any()
 
 
+def test_a_deadline_is_a_longest_step() -> None:
+    """1000 tokens are 4 steps of 2 x 128: a day for each of four."""
+    asked = question("gpt2", "1", 2, seq_len=128, tokens="1000", days=4.0)
+    assert asked.longest_step_seconds == 86_400
+
+
 def test_nothing_fits_says_by_how_much_and_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of(["plan", "gpt3-175b", "--gpu", "a100-80gb-sxm", "--gpus", "8", "--global-batch", "64",
                       "--over", "framework=fsdp2", "--over", "micro_batch_size=1", "--require-fit"]) == 1
@@ -166,13 +172,14 @@ def test_nothing_fits_says_by_how_much_and_what_would_help(capsys: pytest.Captur
 
 
 def test_json_holds_the_numbers_of_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["plan", "gpt2", "--gpu", H100, "--gpus", "4", "--global-batch", "64", "--json", "--top", "2"]) == 0
+    ours = ["gpt2", "--gpu", H100, "--gpus", "4", "--global-batch", "64", "--json"]
+    assert status_of(["plan", *ours, "--top", "2"]) == 0
     content = json.loads(capsys.readouterr().out)
     first = content["plans"][0]
     assert len(content["plans"]) == 2 and content["fits"] and content["space"]["layouts"] > 50
     parallel = first["run"]["parallel"]
-    assert status_of(["estimate", "gpt2", "--gpu", H100, "--gpus", "4", "--global-batch", "64", "--json",
-                      "--micro-batch", str(first["layout"]["micro_batch_size"]), "--tp", str(parallel["tp"]),
+    micro = str(first["layout"]["micro_batch_size"])
+    assert status_of(["estimate", *ours, "--micro-batch", micro, "--tp", str(parallel["tp"]),
                       "--pp", str(parallel["pp"]), "--zero", str(parallel["zero_stage"]),
                       "--precision", first["run"]["training"]["precision"],
                       "--set", f"parallel.framework={parallel['framework']}"]) == 0
@@ -207,30 +214,32 @@ def test_numbers_of_gpus() -> None:
     assert gpu_counts("min", run)[:10] == (1, 2, 3, 4, 5, 6, 7, 8, 16, 24) and gpu_counts("min", run)[-1] == 4096
 
 
+GPT2 = ("plan", "gpt2", "--gpu", H100)
+ON_8 = (*GPT2, "--gpus", "8", "--global-batch", "8")
 WRONG = {
-    "no GPUs": (["plan", "gpt2", "--gpu", H100, "--global-batch", "8"], "the number of GPUs is not given"),
-    "no batch": (["plan", "gpt2", "--gpu", H100, "--gpus", "8"], "the global batch is not given"),
-    "half a node": (["plan", "gpt2", "--gpu", H100, "--gpus", "12", "--global-batch", "8"], "12 is not a number of whole"),
-    "words": (["plan", "gpt2", "--gpu", H100, "--gpus", "many", "--global-batch", "8"], "many is no number of GPUs"),
-    "backwards": (["plan", "gpt2", "--gpu", H100, "--gpus", "64..8", "--global-batch", "8"], "64..8 is no range"),
-    "no axis": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--over", "seq_len=1,2"],
+    "no GPUs": ([*GPT2, "--global-batch", "8"], "the number of GPUs is not given"),
+    "no batch": ([*GPT2, "--gpus", "8"], "the global batch is not given"),
+    "half a node": ([*GPT2, "--gpus", "12", "--global-batch", "8"], "12 is not a number of whole"),
+    "words": ([*GPT2, "--gpus", "many", "--global-batch", "8"], "many is no number of GPUs"),
+    "backwards": ([*GPT2, "--gpus", "64..8", "--global-batch", "8"], "64..8 is no range"),
+    "no axis": ([*ON_8, "--over", "seq_len=1,2"],
                 "a plan does not choose that"),
-    "no such split": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--over", "tp=5"],
+    "no such split": ([*ON_8, "--over", "tp=5"],
                       "tp = 5 is in no layout"),
-    "no framework": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--over", "framework=fsdp"],
+    "no framework": ([*ON_8, "--over", "framework=fsdp"],
                      "framework: 'fsdp' is none"),
-    "no ranking": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--by", "speed"],
+    "no ranking": ([*ON_8, "--by", "speed"],
                    "--by speed: plans are not ranked by that"),
-    "a deadline for nothing": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--days", "3"],
+    "a deadline for nothing": ([*ON_8, "--days", "3"],
                                "a deadline for nothing"),
-    "no number of tokens": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--tokens", "lots"],
+    "no number of tokens": ([*ON_8, "--tokens", "lots"],
                             "--tokens lots is no number of tokens"),
-    "no price": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--by", "cost"],
+    "no price": ([*ON_8, "--by", "cost"],
                  "what a GPU hour costs is not given"),
-    "no layout": (["plan", "gpt2", "--gpu", H100, "--gpus", "5", "--global-batch", "8"], "no layout of gpt2 on 5 GPUs"),
-    "a request without tokens": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "-o", "x"],
+    "no layout": ([*GPT2, "--gpus", "5", "--global-batch", "8"], "no layout of gpt2 on 5 GPUs"),
+    "a request without tokens": ([*ON_8, "-o", "x"],
                                  "a request needs to know how long"),
-    "all free": (["plan", "gpt2", "--gpu", H100, "--gpus", "8", "--global-batch", "8", "--headroom", "100"],
+    "all free": ([*ON_8, "--headroom", "100"],
                  "--headroom 100 is no share"),
 }
 

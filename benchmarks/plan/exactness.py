@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+from gpuledger.compute.step_time.of_run import step_time
 from gpuledger.config import RunOptions, resolve_run
 from gpuledger.config.run import Run
 from gpuledger.errors import GpuledgerError
 from gpuledger.estimate import estimate, refuse_unmodelled
-from gpuledger.compute.step_time.of_run import step_time
 from gpuledger.planner.enumerate import layouts
 from gpuledger.planner.frameworks import neutral_space
 from gpuledger.planner.memory import PeakMemory

@@ -24,7 +24,7 @@ SAME = "a ZeRO stage, or sequence parallelism, that divides nothing"
 
 
 def layouts(space: Space) -> tuple[Layouts, Counter[str]]:
-    """All layouts of a space, and how many combinations were left out, by reason."""
+    """All layouts of a space, and how many combinations were left out, by reason. [L3]"""
     dropped: Counter[str] = Counter()
     batch = space.run.training.global_batch_size
     cheap = CheapAxes(space)

@@ -3,7 +3,7 @@
 A layout's peak is a maximum of sums: what a stage keeps, the highest level of one pass, what waits
 beside it and the gradients so far. Each term depends on few of the axes, so it is computed once for
 the values that occur (walks.py, states.py) and gathered. The sums are those of
-memory/pipeline/stage_peak.py. [P1]
+memory/pipeline/stage_peak.py. [L1]
 """
 
 from __future__ import annotations

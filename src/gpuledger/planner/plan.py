@@ -281,7 +281,8 @@ def _closest(question: Question, table: Table, fits: Array) -> Iterator[Plan]:
 
 
 def pareto(table: Table, chosen: Array) -> Array:
-    """Numbers of the layouts that no other one beats in both memory and time, fastest first."""
+    """Numbers of the layouts that no other one beats in both memory and time, fastest first. [L5]
+    """
     order = chosen[np.lexsort((table.allocated_bytes[chosen], table.seconds[chosen]))]
     lowest = np.minimum.accumulate(table.allocated_bytes[order])
     first = np.append(True, lowest[1:] < lowest[:-1]) if len(order) else np.zeros(0, bool)

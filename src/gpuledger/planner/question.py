@@ -57,7 +57,7 @@ class Question:
 
     @property
     def longest_step_seconds(self) -> float | None:
-        """What a step may take for the deadline to be met."""
+        """What a step may take for the deadline to be met. [L4]"""
         if self.days is None or self.tokens is None:
             return None
         training = self.run.training

@@ -191,7 +191,7 @@ class _Levels:
         return np.cumsum(moved, axis=0, out=moved)
 
     def _total(self, depth: Depth, take: Callable[[Array], Array], which: int) -> Array:
-        """Requested bytes (which = 0) or rounding (1) at some events. [P1]"""
+        """Requested bytes (which = 0) or rounding (1) at some events. [L1]"""
         total = take(self.live[None, False][which])
         for (layer, once), sums in self.live.items():
             weight = 1 if layer is None else depth.weights[layer]

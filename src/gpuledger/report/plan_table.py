@@ -49,7 +49,8 @@ def sentence(answer: Answer) -> str:
     memory, time = best.estimate.memory, best.time
     seconds = f"{time.step_seconds:.3g} s a step{span(best)}"
     used = gib(memory.peak_reserved_bytes or memory.peak_allocated_bytes)
-    parts = [f"best: {best.run.cluster.gpus:,} GPUs, {framework_of(best.run)}, {layout_of(best.run)}: "
+    gpus = best.run.cluster.gpus
+    parts = [f"best: {gpus:,} GPU{'s' * (gpus > 1)}, {framework_of(best.run)}, {layout_of(best.run)}: "
              f"{seconds}, {used} reserved at the peak of the fullest GPU, {gib(best.headroom_bytes)} left"]
     if answer.question.tokens is not None:
         days, price = days_of(answer, best), answer.question.price
