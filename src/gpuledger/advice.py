@@ -117,7 +117,7 @@ def fits_surely(result: Estimate) -> bool:
     memory = result.memory
     unknown = None in (memory.outside.context, memory.outside.nccl)
     return (memory.fits and memory.headroom_bytes >= UNKNOWN_CONTEXT_BYTES if unknown
-            else memory.fits_with_margin)
+            else memory.fits_at_most)
 
 
 def merged(singles: list[Change], size: int) -> Iterator[Change]:

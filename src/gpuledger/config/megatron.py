@@ -96,6 +96,11 @@ class MegatronOptions(Record):
     cross_entropy_loss_fusion: bool = Field(
         default=False, description="the compiled cross-entropy, with one fp32 copy more"
     )
+    cross_entropy_fusion_impl: Literal["native", "te"] = Field(
+        default="native",
+        description="whose fused cross-entropy: Megatron's, compiled, or Transformer Engine's, which "
+        "overwrites the logits (releases up to 2026-07)",
+    )
     defer_embedding_wgrad_compute: bool = Field(
         default=False, description="the head's weight gradient is formed at the end of the step"
     )

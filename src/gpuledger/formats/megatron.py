@@ -267,6 +267,7 @@ class _Reader:
         yield ("attention_mask_in_dataloader",
                not self.flag("no-create-attention-mask-in-dataloader"))
         yield "cross_entropy_loss_fusion", self.flag("cross-entropy-loss-fusion")
+        yield "cross_entropy_fusion_impl", self.given.get("cross-entropy-fusion-impl", "native")
         yield "defer_embedding_wgrad_compute", self.flag("defer-embedding-wgrad-compute")
         yield "wgrad_deferral_limit", self.whole("wgrad-deferral-limit", 0)
         yield "softmax_in_float32", (

@@ -9,6 +9,7 @@ from gpuledger.config.training import Training
 from ..program import INCOMING, Op, Tape
 from ..tensor import Move, Tensor
 from .attention import BACKENDS, core, heads_of
+from .engine_loss import engine_cross_entropy
 from .linears import (
     Layout,
     NormWeights,
@@ -136,7 +137,10 @@ def head(tape: Tape, layout: Layout, x: Tensor, tied_weight: Tensor | None) -> T
         y = norm(tape, final, x)
         logits = output_layer(tape, layout, weight, y)
         tape.hold(logits)
-        return cross_entropy(tape, logits, fused=layout.options.cross_entropy_loss_fusion)
+        fused = layout.options.cross_entropy_loss_fusion
+        if fused and layout.options.cross_entropy_fusion_impl == "te":
+            return engine_cross_entropy(tape, logits, local.tp)
+        return cross_entropy(tape, logits, fused=fused)
 
 
 OUTPUT_LAYER = "output layer"  # whose weight gradient may wait for the end of the step
