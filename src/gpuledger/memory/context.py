@@ -9,6 +9,7 @@ from gpuledger.program.device import Device
 from gpuledger.program.fused_attention import FLASH_HEAD_DIM_MULTIPLE
 
 EFFICIENT_QUERIES = 32
+HEAVIEST_RANKS = (0, 1)                         # one of them needs most, see at_heaviest_rank
 RING_KERNELS = ("flash", "efficient")           # that PyTorch's ring attention calls, but for cuDNN's
 
 
@@ -57,7 +58,7 @@ def at_heaviest_rank(run: Run, device: Device) -> Run:
         finder = StepPeak(candidate, device) if run.parallel.pp == 1 else StagePeak(candidate, device, 0, {})
         return int(finder.find().requested_bytes)
 
-    return max((at_rank(run, rank) for rank in (0, 1)), key=peak_bytes)
+    return max((at_rank(run, rank) for rank in HEAVIEST_RANKS), key=peak_bytes)
 
 
 def at_rank(run: Run, cp_rank: int) -> Run:

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuledger.config.run import Run
 from gpuledger.estimate import device_of
+from gpuledger.memory.context import HEAVIEST_RANKS
 from gpuledger.memory.frameworks import policy_of
 from gpuledger.memory.layers import Walk, layer_period, plan_walk
 from gpuledger.memory.pipeline.schedules import FORWARD
@@ -30,7 +31,6 @@ from .stages import ROUNDS, Moment, PartKey, StageKind, stage_kinds
 from .states import StageContent, constants
 from .walks import FIELDS, Array, Bytes, CodePaths, Depth, PartWalk, PassBytes
 
-Progress = Callable[[int, int], None]
 Wanted = dict[tuple[PartKey, str], Array]  # which rows a part is walked for
 
 
@@ -49,14 +49,45 @@ class PeakMemory:
         )
 
     def peaks(self, layouts: Layouts) -> Bytes:
-        """The fullest stage of each layout: requested bytes, and what rounding adds."""
+        """The fullest stage of each layout: requested bytes, and what rounding adds.
+
+        Of context-parallel ranks that which needs most in the first stage, as in memory/context.py.
+        """
+        found = Bytes.empty(len(layouts))
+        divided = layouts.cp > 1
+        for chosen, ranks in ((np.flatnonzero(~divided), (None,)),
+                              (np.flatnonzero(divided), HEAVIEST_RANKS)):
+            if len(chosen):
+                of_ranks = [self._at_rank(rank)._fullest(layouts[chosen]) for rank in ranks]
+                fullest, first = of_ranks[0]
+                for other, other_first in of_ranks[1:]:
+                    more = other_first.requested > first.requested
+                    fullest = Bytes(np.where(more, other.requested, fullest.requested),
+                                    np.where(more, other.rounding, fullest.rounding))
+                found.put(chosen, fullest)
+        return found
+
+    def _at_rank(self, cp_rank: int | None) -> PeakMemory:
+        """The same for one of the context-parallel ranks."""
+        if cp_rank is None or self.space.run.parallel.cp_rank is not None:
+            return self
+        run = _with(self.space.run, parallel={"cp_rank": cp_rank})
+        return PeakMemory(replace(self.space, run=run))
+
+    def _fullest(self, layouts: Layouts) -> tuple[Bytes, Bytes]:
+        """(the fullest stage of each layout, its first stage)."""
         walked, kept = self._walk_rows(layouts), self._state_rows(layouts)
         groups = list(self._groups(layouts))
         tables = _Tables(self, walked, kept, groups)
-        found = Bytes.empty(len(layouts))
+        fullest, first = Bytes.empty(len(layouts)), Bytes.empty(len(layouts))
         for chosen, kinds in groups:
-            found.put(chosen, tables.fullest(kinds, walked.of_layout[chosen], kept.of_layout[chosen]))
-        return found
+            stages = tables.stages(kinds, walked.of_layout[chosen], kept.of_layout[chosen])
+            best = stages[0]
+            for stage in stages[1:]:
+                best = best.higher(stage)
+            fullest.put(chosen, best)
+            first.put(chosen, stages[0])
+        return fullest, first
 
     @staticmethod
     def _walk_rows(layouts: Layouts) -> Rows:
@@ -161,14 +192,16 @@ class _Tables:
 
         self.paths.run(rows, set_constants)
         one = run_of(rows[:1])
-        for earlier, parts in _families(wanted, rows, lambda part: peaks.depth(part, one)):
-            needed = np.any([wanted[part, earlier][rows] for part in parts], axis=0)
+        for parts, masks in _families(wanted, rows, lambda part: peaks.depth(part, one)):
 
-            def walk(chosen: Array, parts: Any = parts, earlier: str = earlier) -> None:
+            def walk(chosen: Array, parts: Any = parts, masks: Any = masks) -> None:
                 stage = next(iter(parts)).stage
                 found = PartWalk(run_of(chosen), peaks.device, stage, list(parts.values()))
-                self._put_passes(parts, earlier, chosen, found.after(earlier, len(chosen)))
+                for earlier, mask in masks.items():
+                    if mask[chosen].any():
+                        self._put_passes(parts, earlier, chosen, found.after(earlier, len(chosen)))
 
+            needed = np.any([mask[rows] for mask in masks.values()], axis=0)
             self.paths.run(rows[needed], walk)
 
     def _put_passes(
@@ -191,8 +224,8 @@ class _Tables:
 
         one = run_of(rows[:1])
         wanted = {(part, ""): mask for part, mask in contents.items()}
-        for _, parts in _families(wanted, rows, lambda part: peaks.content(part, one)):
-            needed = np.any([contents[part][rows] for part in parts], axis=0)
+        for parts, masks in _families(wanted, rows, lambda part: peaks.content(part, one)):
+            needed = masks[""][rows]
 
             def keep(chosen: Array, parts: Any = parts) -> None:
                 stage = next(iter(parts)).stage
@@ -204,21 +237,17 @@ class _Tables:
 
             CodePaths(len(self.kept)).run(rows[needed], keep)
 
-    def fullest(self, kinds: tuple[StageKind, ...], rows: Array, kept: Array) -> Bytes:
-        """The fullest stage of layouts with one pipeline, each with its rows."""
-        best: Bytes | None = None
+    def stages(self, kinds: tuple[StageKind, ...], rows: Array, kept: Array) -> list[Bytes]:
+        """The peak of each kind of stage of layouts with one pipeline, each with its rows."""
+        peaks = []
         for kind in kinds:
-            level: Bytes | None = None
-            for moment in kind.moments:
-                found = self.level(moment, rows)
-                level = found if level is None else level.higher(found)
+            level = self.level(kind.moments[0], rows)
+            for moment in kind.moments[1:]:
+                level = level.higher(self.level(moment, rows))
             gradients = [self.passes[part, ALL].gradients[rows] for part in kind.parts]
             update = sum(gradients[1:], gradients[0]) + self.updates[kind.content][kept]
-            assert level is not None
-            total = level.higher(update) + self.states[kind.content][kept]
-            best = total if best is None else best.higher(total)
-        assert best is not None
-        return best + self.constants[rows]
+            peaks.append(level.higher(update) + self.states[kind.content][kept] + self.constants[rows])
+        return peaks
 
     def level(self, moment: Moment, rows: Array) -> Bytes:
         """A pass, what waits beside it, and the gradients so far."""
@@ -243,12 +272,15 @@ def _needed(kind: StageKind) -> Iterator[tuple[PartKey, str]]:
 
 def _families(
     wanted: Wanted, rows: Array, family: Callable[[PartKey], tuple[object, Any]]
-) -> Iterator[tuple[str, dict[PartKey, Any]]]:
-    """Parts that one walk serves, with their depths. family: (what is the same for them, depth)."""
-    families: dict[Any, dict[PartKey, Any]] = defaultdict(dict)
+) -> Iterator[tuple[dict[PartKey, Any], dict[str, Array]]]:
+    """Parts that one walk serves, with their depths, and for each kind of earlier gradients which
+    rows want it. family: (what is the same for them, depth)."""
+    families: dict[Any, tuple[dict[PartKey, Any], dict[str, Array]]] = {}
     for (part, earlier), mask in wanted.items():
         if mask[rows].any():
             same, depth = family(part)
-            families[earlier, part.embedding, part.head, part.phase, same][part] = depth
-    for (earlier, *_), parts in families.items():
-        yield earlier, parts
+            key = part.embedding, part.head, part.phase, same
+            parts, masks = families.setdefault(key, ({}, {}))
+            parts[part] = depth
+            masks[earlier] = mask | masks.get(earlier, False)
+    yield from families.values()

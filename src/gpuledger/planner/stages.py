@@ -10,7 +10,7 @@ from operator import le
 from gpuledger.config.run import Run
 from gpuledger.memory.pipeline.schedules import BACKWARD, FORWARD, Pipeline, in_flight, passes
 from gpuledger.memory.pipeline.stage_peak import ALL, NONE
-from gpuledger.memory.pipeline.stages import chunks_of_stage
+from gpuledger.memory.pipeline.stages import chunks_of_stages
 from gpuledger.program.model import Stage
 
 DESCENDING = ("1f1b", "gpipe", "interleaved")
@@ -80,8 +80,8 @@ def stage_kinds(run: Run, num_microbatches: int, period: int = 1) -> tuple[Stage
     if run.parallel.pp == 1:
         return (_single(run, num_microbatches),)
     kinds: dict[tuple[PartKey, ...], StageKind] = {}
-    for stage in range(run.parallel.pp):
-        parts = tuple(PartKey.of(part, period) for part in chunks_of_stage(run, stage))
+    for stage, chunks in enumerate(chunks_of_stages(run)):
+        parts = tuple(PartKey.of(part, period) for part in chunks)
         if parts not in kinds:
             m = min(num_microbatches, ROUNDS * run.parallel.pp)
             pipeline = Pipeline(run.parallel.pp, stage, m, run.parallel.chunks)

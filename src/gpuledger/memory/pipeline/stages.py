@@ -82,7 +82,15 @@ def rank_of_part(schedule: str, part: int, pp: int) -> int:
 
 def chunks_of_stage(run: Run, stage: int) -> list[Stage]:
     """The model chunks of one stage, by number of the chunk."""
+    return chunks_of_stages(run)[stage]
+
+
+def chunks_of_stages(run: Run) -> list[list[Stage]]:
+    """The same for every stage."""
     parts, pp, name = model_parts(run), run.parallel.pp, run.parallel.pipeline_schedule
     if name == "dualpipe":
-        return [parts[stage], parts[pp - 1 - stage]]
-    return [part for i, part in enumerate(parts) if rank_of_part(name, i, pp) == stage]
+        return [[parts[stage], parts[pp - 1 - stage]] for stage in range(pp)]
+    chunks: list[list[Stage]] = [[] for _ in range(pp)]
+    for i, part in enumerate(parts):
+        chunks[rank_of_part(name, i, pp)].append(part)
+    return chunks
