@@ -102,7 +102,8 @@ def drawn_pipeline(seed: int) -> Run:
     if schedule == "dualpipe":
         pp = rng.choice([2, 4])
         m = 2 * pp + 2 * rng.randint(0, 3)
-    run = random_run(seed, model__num_layers=pp * 2 * rng.choice([1, 2, 3, 4]))
+    run = random_run(seed, model__num_layers=pp * 2 * rng.choice([1, 2, 3, 4]),
+                     training__offload="none")              # refused with pipeline stages
     return on_mesh(run, m, pp=pp, schedule=schedule, vpp=2 if schedule == "interleaved" else 1)
 
 

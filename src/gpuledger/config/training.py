@@ -78,6 +78,11 @@ class Training(Record):
         "block), {every: k}, or per_op (every block, but attention and every second matmul keep "
         "their output: torchtitan's selective op)"
     )
+    offload: Literal["none", "block_inputs"] = Field(
+        default="none",
+        description="block_inputs: what a recomputed block keeps, its input, waits in the host's "
+        "memory (torch.autograd.graph.save_on_cpu around each checkpoint)",
+    )
     loss: Loss = Field(
         description="cross_entropy; fp32_logits (logits.float() first); chunked (over tokens); "
         "fused_linear (never the whole logits)"
@@ -151,6 +156,12 @@ def _kernel_problems(training: Training) -> Iterator[Problem]:
             "rmsnorm_implementation: composed asks for elementary operators, but kernels: fused "
             "has an RMSNorm of its own",
             "leave rmsnorm_implementation out, or set kernels: torch",
+        )
+    if training.offload != "none" and training.recompute in ("none", "selective"):
+        yield Problem(
+            f"offload: {training.offload} moves the inputs of recomputed blocks, but recompute is "
+            f"{training.recompute}",
+            "set recompute: full, per_op or {every: k}, or leave offload out",
         )
     if training.kernels == "fused" and training.recompute == "per_op":
         yield Problem(

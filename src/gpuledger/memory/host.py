@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuledger.config.run import Run
+from gpuledger.config.training import EveryK
+from gpuledger.program.local import Local
+from gpuledger.program.precision import PRECISIONS
+from gpuledger.program.tensor import ITEMSIZE
 
 from .policy import PINNED, Counted, Kept, Policy
 
@@ -37,8 +41,21 @@ def host_memory(run: Run, policy: Policy, weights: Counted) -> HostMemory:
     """Of the rank that the policy describes."""
     kept = policy.host(weights, run.training)
     pinned = total_bytes(k for k in kept if k.detail == PINNED)
-    return HostMemory(pinned, total_bytes(kept) - pinned,
+    return HostMemory(pinned + offloaded_inputs(run, policy), total_bytes(kept) - pinned,
                       min(run.cluster.gpus, run.cluster.gpus_per_node))
+
+
+def offloaded_inputs(run: Run, policy: Policy) -> int:
+    """Inputs of recomputed blocks that wait for backward in pinned memory. [S19]"""
+    training, layers = policy.computed(run.training), run.model.num_layers
+    if training.offload == "none":
+        return 0
+    recompute = training.recompute
+    blocks = -(-layers // recompute.every) if isinstance(recompute, EveryK) else layers
+    local = Local.of_rank(run.model, training, run.parallel)
+    tokens = local.micro_batch_size * local.residual_seq_len
+    dtype = PRECISIONS[training.precision].weight_dtype
+    return int(blocks * tokens * run.model.hidden_size * ITEMSIZE[dtype])
 
 
 def total_bytes(kept: Iterable[Kept]) -> int:

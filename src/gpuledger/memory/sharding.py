@@ -47,6 +47,7 @@ def unmodelled_sharding(run: Run) -> Iterator[Problem]:
             "use optimizer: adamw",
         )
     yield from _checkpoint_per_operator(run)
+    yield from _offloaded_inputs(run)
     yield from _pipeline(run)
     if parallel.cp > 1 and parallel.framework != "megatron":
         yield from context_problems(run)
@@ -62,6 +63,15 @@ def _checkpoint_per_operator(run: Run) -> Iterator[Problem]:
     if run.parallel.framework in ("megatron", "deepspeed"):
         yield Problem(f"recompute: per_op is torchtitan's, and not modelled in framework: "
                       f"{run.parallel.framework}", "use recompute: full or selective")
+
+
+def _offloaded_inputs(run: Run) -> Iterator[Problem]:
+    """Where offload: block_inputs has no account."""
+    if run.training.offload == "none":
+        return
+    if run.parallel.pp > 1 or run.parallel.framework in ("megatron", "deepspeed"):
+        yield Problem(f"offload: {run.training.offload} with pipeline stages, or in framework megatron or "
+                      "deepspeed, is not modelled", "leave offload out")
 
 
 def _pipeline(run: Run) -> Iterator[Problem]:

@@ -89,7 +89,8 @@ class Timeline:
         for step in self.steps:
             self.enter(step)
             if step.region and step.region not in self.checkpoints:
-                self.checkpoints[step.region] = self.memory.hold_all(step.region.arguments)
+                waits_here = () if step.region.offloads else step.region.arguments
+                self.checkpoints[step.region] = self.memory.hold_all(waits_here)
                 self.kept[step.region] = {op: [] for op in step.region.kept_ops()}
             if step.op is self.program.loss_scaling:
                 self.memory.play((+tensor for tensor in self.scaler_state), "optimizer")
@@ -205,6 +206,10 @@ class Timeline:
         as long as the checkpoint.
         """
         self.recomputed.add(region)
+        copies = [self.memory.allocate(t.like(f"{t.name} from the host"), "activations")
+                  for t in region.arguments if region.offloads]
+        for argument, copy in zip(region.arguments, copies, strict=False):
+            self.memory.current[argument.storage] = copy
         kept = self.kept.pop(region)
         steps = schedule(region)
         last = max(i for i, step in enumerate(steps) if step.op.saves)
@@ -222,6 +227,7 @@ class Timeline:
         self.checkpoints[region] += [number for numbers in kept.values() for number in numbers]
         written = {t for op in ran for t in op.writes}
         self.release(t for step in steps[last:] for t in step.releases if t in written)
+        self.memory.drop(*copies)
 
     def run_or_take(self, op: Op, kept: dict[Op, list[int]]) -> None:
         """The operator, or its kept outputs in its place: then they are the caller's."""

@@ -40,7 +40,8 @@ def block(tape: Tape, layer: int, x: Tensor, model: Model, training: Training,
 
     with tape.part(f"block {layer}", x, layer=layer,
                    checkpoint=recomputes(training.recompute, number),
-                   per_op=training.recompute == "per_op"):
+                   per_op=training.recompute == "per_op",
+                   offloads=training.offload == "block_inputs"):
         if model.parallel_residual:
             return in_parallel(tape, x, model, training, local, number)
         if tape.kernels.norm and model.norm_position != "post":

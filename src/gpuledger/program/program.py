@@ -144,7 +144,8 @@ class Op:
 class Part:
     """One Python call: it holds its arguments and named locals until it returns.
 
-    checkpoint: it is run again in backward; per_op: but some operators keep their output.
+    checkpoint: it is run again in backward; per_op: but some operators keep their output;
+    offloads: its arguments wait on the host.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Part:
     checkpoint: bool = False
     layer: int | None = None
     per_op: bool = False
+    offloads: bool = False
 
     def kept_ops(self) -> set[Op]:
         """Operators whose outputs a checkpoint per operator keeps: every product but each second
@@ -235,9 +237,11 @@ class Tape:
 
     @contextmanager
     def part(self, name: str, *arguments: Tensor, checkpoint: bool = False,
-             layer: int | None = None, per_op: bool = False) -> Iterator[Part]:
+             layer: int | None = None, per_op: bool = False,
+             offloads: bool = False) -> Iterator[Part]:
         """A call, open while its body is written."""
-        part = Part(name, arguments, checkpoint=checkpoint, layer=layer, per_op=per_op)
+        part = Part(name, arguments, checkpoint=checkpoint, layer=layer, per_op=per_op,
+                    offloads=offloads)
         self.stack[-1].body.append(part)
         self.stack.append(part)
         yield part

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +26,20 @@ KEPT_NAMES = (
 def contexts_of(recompute: str | EveryK) -> Callable[[], Any]:
     """`context_fn` of a block's checkpoint."""
     return per_op if recompute == "per_op" else noop_context_fn
+
+
+@contextmanager
+def offloading(offload: str) -> Iterator[None]:
+    """Around a block's checkpoint: what it saves, its input, goes to pinned host memory.
+
+    A checkpoint per operator keeps its outputs where they are, and PyTorch warns that this may change.
+    """
+    if offload == "none":
+        yield
+        return
+    with warnings.catch_warnings(), torch.autograd.graph.save_on_cpu(pin_memory=True):
+        warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
+        yield
 
 
 def per_op() -> Any:

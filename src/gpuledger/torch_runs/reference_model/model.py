@@ -10,7 +10,7 @@ from gpuledger.config.model import Model
 from gpuledger.config.training import EveryK, Training
 
 from .block import Block
-from .checkpoints import contexts_of
+from .checkpoints import contexts_of, offloading
 from .embedding import Embedding
 from .fused import fused_ops
 from .head import Head
@@ -34,7 +34,7 @@ class LanguageModel(nn.Module):
         refuse_unsupported(model, training)
         if training.kernels == "fused" and torch.get_default_device().type != "meta":
             fused_ops()  # built before anything is allocated
-        self.recompute = training.recompute
+        self.recompute, self.offload = training.recompute, training.offload
         self.embedding = Embedding(model, training)
         self.blocks = nn.ModuleList(
             Block(model, training, layer) for layer in range(model.num_layers)
@@ -52,8 +52,9 @@ class LanguageModel(nn.Module):
         x = self.embedding(tokens, tables)
         for layer, block in enumerate(self.blocks):
             if recomputes(self.recompute, layer):
-                x = checkpoint(block, x, tables, use_reentrant=False,
-                               context_fn=contexts_of(self.recompute))
+                with offloading(self.offload):
+                    x = checkpoint(block, x, tables, use_reentrant=False,
+                                   context_fn=contexts_of(self.recompute))
             else:
                 x = block(x, tables)
         return self.head(x, targets)

@@ -106,6 +106,8 @@ def draw_options(rng: random.Random, seq_len: int) -> dict[str, Any]:
 def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int,
                   batch: int) -> Training:
     """Options that the model and precision have kernels for."""
+    attention = rng.choice(kernels_for(model, precision))
+    recompute = draw_recompute(rng, attention)
     loss, optimizer = rng.choice(losses_for(model)), rng.choice(OPTIMIZERS)
     chunks = {"loss_chunks": min(rng.choice([2, 3, 8]), batch * seq_len)}
     return Training.model_validate({
@@ -115,14 +117,20 @@ def draw_training(rng: random.Random, model: Model, precision: str, seq_len: int
         "optimizer_implementation": rng.choice(IMPLEMENTATIONS.get(optimizer, ALL_IMPLEMENTATIONS)),
         "amsgrad": optimizer in ("adam", "adamw") and rng.random() < 0.2,
         "momentum": 0.9 if optimizer == "sgd" and rng.random() < 0.6 else 0.0,
-        "attention": (attention := rng.choice(kernels_for(model, precision))),
-        "recompute": rng.choice(["none", "none", "full", "selective", EveryK(every=2),
-                                 *(("per_op",) if attention != "math" else ())]),
+        "attention": attention, "recompute": recompute,
+        "offload": (rng.choice(["none", "none", "block_inputs"])
+                    if recompute not in ("none", "selective") else "none"),
         "loss": loss, **(chunks if loss in ("chunked", "fused_linear") else {}),
         "rmsnorm_implementation": ("composed" if model.norm == "rmsnorm" and rng.random() < 0.4
                                    else "fused"),
         "gradient_clipping": rng.random() < 0.3, "set_to_none": rng.random() < 0.8,
         "keep_logits": loss in ("cross_entropy", "fp32_logits") and rng.random() < 0.15})
+
+
+def draw_recompute(rng: random.Random, attention: str) -> Any:
+    """Checkpoints; per operator but for the math kernel, which PyTorch takes apart under it."""
+    per_op = ("per_op",) if attention != "math" else ()
+    return rng.choice(["none", "none", "full", "selective", EveryK(every=2), *per_op])
 
 
 def losses_for(model: Model) -> list[str]:
