@@ -1,16 +1,19 @@
 """Frameworks: identities, and what can be counted by hand; streams are compared by self_check.frameworks."""
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawn_runs import with_settings
 from gpuledger.config import Run, RunOptions, resolve_run
-from gpuledger.errors import NotYetError
+from gpuledger.config.parallelism import Framework
 from gpuledger.estimate import estimate
-from gpuledger.memory.frameworks import policy_of
+from gpuledger.memory.frameworks import MODELLED, policy_of
 from gpuledger.memory.frameworks.ddp import assign
+from gpuledger.memory.host import host_memory
 from gpuledger.memory.peak import StepPeak
 from gpuledger.program.device import Device
 from gpuledger.program.tensor import Tensor
@@ -70,12 +73,18 @@ def test_larger_micro_batch_never_needs_less(framework: str, stage: int) -> None
     assert peaks == sorted(peaks)
 
 
-@pytest.mark.parametrize(("framework", "stage"), [
-    ("dataparallel", 0)])
-def test_frameworks_without_an_account_are_refused(framework: str, stage: int) -> None:
-    run = resolved(f"framework={framework}", zero=stage)
-    with pytest.raises(NotYetError, match=r"framework|stage"):
-        estimate(run)
+def test_every_framework_that_a_run_can_name_has_an_account() -> None:
+    assert {name for name in MODELLED if name} == set(get_args(Framework))
+
+
+def test_offloaded_bytes_of_fsdp2_by_hand() -> None:
+    """fp32 shards and gradients are pinned, Adam's states of the owned rows are not."""
+    finder = StepPeak(resolved("framework=fsdp2", "fsdp2.cpu_offload=true", zero=3), Device())
+    rows = [(-(-w.shape[0] // 8) * (w.numel // w.shape[0])) for w in finder.weights]
+    host = host_memory(finder.run, finder.policy, finder.counted)
+    assert host.pinned_bytes == 2 * 4 * sum(rows)
+    assert host.pageable_bytes == 2 * 4 * sum(rows)
+    assert host.node_bytes == 8 * host.rank_bytes
 
 
 def test_categories_add_up_under_each_framework() -> None:

@@ -17,6 +17,7 @@ from gpuledger.config.training import Training
 from gpuledger.errors import NotYetError
 
 from .context_parallel import enable_context_parallel, local_training
+from .data_parallel_wrapper import DataParallelWrapped
 from .deepspeed_engine import DeepSpeedWrapped
 from .frameworks import Wrapped, ddp, fsdp2, undivided
 from .fsdp1_wrapper import FSDP1Wrapped
@@ -64,6 +65,8 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
         training = local_training(training, parallel)
     if parallel.framework in (None, "single"):
         return undivided(model, training, device)
+    if parallel.framework == "dataparallel":
+        return DataParallelWrapped(model, training, parallel, device)
     join_group(parallel.dp)
     if parallel.framework == "fsdp2":
         return fsdp2(model, training, parallel, device)

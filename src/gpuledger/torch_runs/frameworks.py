@@ -23,8 +23,11 @@ DTYPES = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 class Wrapped:
     """A network divided by a framework; `called` runs its forward in place of `network`.
 
-    autocasts: mixed precision is autocast's, not the framework's.
+    autocasts: mixed precision is autocast's, not the framework's. batches: micro-batches that one call
+    takes together.
     """
+
+    batches = 1
 
     def __init__(self, network: LanguageModel, called: nn.Module, *, autocasts: bool = True,
                  synchronise: Callable[[bool], None] | None = None):

@@ -56,7 +56,7 @@ class Trainer:
         self.optimizer = self.wrapped.take(self.optimizer, num_microbatches)
         self.called = self.wrapped.called              # an engine is there once it has the optimizer
         self.scaler = torch.amp.GradScaler(device, enabled=training.precision == "fp16-mixed")
-        shape = (training.micro_batch_size, training.seq_len // parallel.cp)
+        shape = (training.micro_batch_size * self.wrapped.batches, training.seq_len // parallel.cp)
         self.tokens, self.targets = (
             torch.randint(model.vocab_size, shape, device="cpu").to(device) for _ in range(2)
         )

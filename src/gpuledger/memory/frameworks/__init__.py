@@ -9,6 +9,7 @@ from gpuledger.errors import Problem
 
 from ..policy import Policy
 from ..zero import Division
+from .data_parallel import DataParallel, unmodelled_data_parallel
 from .ddp import DDP, unmodelled_ddp
 from .deepspeed import DeepSpeed, unmodelled_deepspeed
 from .fsdp1 import fsdp1_of, unmodelled_fsdp1
@@ -18,7 +19,8 @@ from .stage0 import Stage0
 from .stage3 import Stage3
 from .zero_redundancy import ZeroRedundancy, unmodelled_zero_redundancy
 
-MODELLED = (None, "single", "ddp", "zero-redundancy-optimizer", "fsdp2", "fsdp1", "deepspeed", "megatron")
+MODELLED = (None, "single", "ddp", "dataparallel", "zero-redundancy-optimizer", "fsdp2", "fsdp1",
+            "deepspeed", "megatron")
 
 
 def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
@@ -27,6 +29,8 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
         options = parallel.fsdp2
         sharing = parallel.dp * parallel.cp // options.replicate
         return FSDP2(sharing, parallel.zero_stage == 3, options, (rank or 0) % sharing)
+    if parallel.framework == "dataparallel":
+        return DataParallel(parallel.dp)
     if parallel.framework == "fsdp1":
         return fsdp1_of(parallel, rank)
     if parallel.framework == "ddp":
@@ -57,6 +61,8 @@ def unmodelled(run: Run) -> Iterator[Problem]:
         yield from unmodelled_zero_redundancy(training)
     if parallel.framework == "fsdp2":
         yield from unmodelled_fsdp2(training, parallel.fsdp2)
+    if parallel.framework == "dataparallel":
+        yield from unmodelled_data_parallel(run)
     if parallel.framework == "fsdp1":
         yield from unmodelled_fsdp1(training, parallel)
     if parallel.framework == "megatron":

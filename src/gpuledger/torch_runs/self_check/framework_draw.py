@@ -13,6 +13,7 @@ from gpuledger.memory.frameworks import unmodelled
 from .draw import draw_run, kernels_for
 
 RANKS = (1, 2, 2, 8, 8, 64, 512)
+REPLICAS = (1, 2, 2, 4, 8)                   # GPUs that one process sees
 Options = dict[str, Any]
 
 
@@ -20,13 +21,15 @@ def draw_framework_run(rng: random.Random, framework: str) -> tuple[Run, int]:
     """A run that the framework has an account for, and the rank that is looked at."""
     while True:
         base = draw_run(rng)
-        ranks = rng.choice(RANKS)
+        ranks = rng.choice(REPLICAS if framework == "dataparallel" else RANKS)
         keys = base.model_dump()
         parallel, training = DRAWS[framework](rng, ranks, base.num_microbatches)
         keys["parallel"] = {"dp": ranks, "framework": framework, **parallel}
         keys["training"] |= training
         keys["training"]["global_batch_size"] = base.training.global_batch_size * ranks
         keys["cluster"]["gpus"] = ranks
+        if framework == "dataparallel":
+            keys["cluster"]["gpus_per_node"] = ranks
         if keys["training"]["loss"] not in ("chunked", "fused_linear"):
             keys["training"].pop("loss_chunks")
         try:
@@ -35,7 +38,7 @@ def draw_framework_run(rng: random.Random, framework: str) -> tuple[Run, int]:
             continue
         possible = run.training.attention in kernels_for(run.model, run.training.precision)
         if possible and not any(unmodelled(run)):
-            return run, rng.choice([0, 0, ranks - 1, ranks // 2])
+            return run, rng.choice([0, 0, ranks - 1, ranks // 2]) * (framework != "dataparallel")
 
 
 def some(rng: random.Random, chances: dict[str, tuple[float, Any]]) -> Options:
@@ -119,10 +122,17 @@ def draw_fsdp1(rng: random.Random, ranks: int, micro_batches: int) -> tuple[Opti
     return {"zero_stage": stage, "fsdp1": options}, training
 
 
+def draw_data_parallel(
+    rng: random.Random, ranks: int, micro_batches: int
+) -> tuple[Options, Options]:
+    return {}, {"precision": rng.choice(["fp32", "tf32", "bf16", "bf16", "bf16-master"])}
+
+
 Draw = Callable[[random.Random, int, int], tuple[Options, Options]]
 DRAWS: dict[str, Draw] = {
-    "ddp": draw_ddp, "zero-redundancy-optimizer": draw_zero_redundancy, "fsdp2": draw_fsdp2,
-    "fsdp1": draw_fsdp1, "deepspeed": draw_deepspeed}
+    "ddp": draw_ddp, "dataparallel": draw_data_parallel,
+    "zero-redundancy-optimizer": draw_zero_redundancy, "fsdp2": draw_fsdp2, "fsdp1": draw_fsdp1,
+    "deepspeed": draw_deepspeed}
 
 
 def draw_many(framework: str, seeds: range) -> Iterator[tuple[int, Run, int]]:

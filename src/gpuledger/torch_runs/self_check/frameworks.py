@@ -24,7 +24,7 @@ from gpuledger.config.run import Run
 from .context_draw import draw_context_run
 from .framework_draw import DRAWS, draw_many
 
-SMALL_BYTES = {"deepspeed": 4096}
+SMALL_BYTES = {"deepspeed": 4096, "dataparallel": 4096}
 WARMUP_STEPS = 3                    # DDP with static_graph makes its buckets anew in the third
 LOSS_SCALER_BYTES = 8               # scale and growth tracker, which live outside of the step
 
