@@ -36,9 +36,9 @@ def without_arguments(monkeypatch):
     """A call does not hold its arguments (checkpoints do)."""
     whole = operators.Tape.part
 
-    def part(self, name, *arguments, checkpoint=False, layer=None):
+    def part(self, name, *arguments, checkpoint=False, **options):
         return whole(
-            self, name, *(arguments if checkpoint else ()), checkpoint=checkpoint, layer=layer
+            self, name, *(arguments if checkpoint else ()), checkpoint=checkpoint, **options
         )
 
     monkeypatch.setattr(Tape, "part", part)
