@@ -10,6 +10,7 @@ from gpuledger.config.parallelism import Framework
 from gpuledger.config.run import Run
 from gpuledger.config.training import Recompute
 from gpuledger.errors import InputError
+from gpuledger.memory.context import context_problems
 
 from .enumerate import divisors, stage_counts, tensor_parallel_sizes
 from .layouts import Space
@@ -90,11 +91,15 @@ class Question:
         return Space(run=run, gpus=self.gpus, **axes)
 
     def _context_parallel(self) -> list[int]:
-        """Long sequences are divided, into parts that are each cut in two to share causal work."""
-        seq_len = self.run.training.seq_len
-        if seq_len < LONG_TOKENS:
+        """Long sequences are divided, as far as there is an account of it."""
+        if self.run.training.seq_len < LONG_TOKENS:
             return [1]
-        return [c for c in CONTEXT_PARALLEL if c == 1 or seq_len % (2 * c) == 0]
+        return [c for c in CONTEXT_PARALLEL if c == 1 or not any(context_problems(self._over(c)))]
+
+    def _over(self, cp: int) -> Run:
+        """The run on so many context-parallel ranks."""
+        parallel = self.run.parallel.model_copy(update={"cp": cp})
+        return self.run.model_copy(update={"parallel": parallel})
 
     def _recompute(self) -> tuple[Recompute, ...]:
         """Selective means the attention core, which fused kernels recompute anyway."""
