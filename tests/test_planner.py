@@ -21,8 +21,9 @@ from gpuledger.planner.enumerate import layouts
 from gpuledger.planner.frameworks import neutral_space
 from gpuledger.planner.layouts import Space
 from gpuledger.planner.memory import PeakMemory
-from gpuledger.planner.plan import Answer, needed_headroom, pareto, plan
+from gpuledger.planner.plan import Answer, plan
 from gpuledger.planner.question import Question
+from gpuledger.planner.table import needed_headroom, pareto
 from gpuledger.planner.times import StepSeconds
 from gpuledger.program.many_sizes import ManySizes
 from gpuledger.program.sizes import MixedSizes

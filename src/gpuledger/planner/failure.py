@@ -9,7 +9,8 @@ import numpy as np
 from gpuledger.advice import advise
 from gpuledger.errors import GpuledgerError
 
-from .plan import Answer, capacity_left, evaluated
+from .plan import Answer
+from .table import capacity_left, evaluated
 
 MORE = (2, 4, 8, 16, 32, 64)  # times as many GPUs
 MOST_REMEDIES = 3

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from .. import __version__
-from ..planner.plan import Answer, capacity_left, front_of, pareto
+from ..planner.plan import Answer, front_of
+from ..planner.table import capacity_left, pareto
 from .charts.chart import Chart
 from .charts.pareto import Plan as Dot
 from .charts.pareto import pareto as pareto_chart

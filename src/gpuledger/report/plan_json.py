@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..planner.plan import Answer, Plan, front_of, pareto
+from ..planner.plan import Answer, front_of
+from ..planner.search import Plan
+from ..planner.table import pareto
 from .plan_table import days_of
 from .step_time import utilization
 

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..config.run import Run
-from ..planner.plan import TIE, Answer, Plan, front_of, needed_headroom, numbers, pareto
+from ..planner.plan import TIE, Answer, front_of
 from ..planner.question import SECONDS_PER_DAY
+from ..planner.search import Plan
+from ..planner.table import needed_headroom, numbers, pareto
 from ..units import count, gib, gib_cell
 from .step_time import utilization
 
