@@ -21,6 +21,8 @@ from ..group_timeline import GroupTimeline
 from ..policy import Kept, Policy
 from ..step import batch
 
+# c10/core/ScalarType.h, in order: the dtypes of parameters and tables
+SCALAR_TYPES = ("uint8", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16")
 BUFFER_BYTES = 10 * 2**20            # torch/nn/parallel/comm.py, comm.cpp: tensors copied at a time
 
 
@@ -50,7 +52,7 @@ class DataParallel(Policy):
 
 
 def taken(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one dtype together, until they reach 10 MiB. [L2]
+    """Tensors of one dtype together, until they reach 10 MiB; what is left goes by dtype. [L2]
 
     Ref: torch/csrc/utils/tensor_flatten.cpp take_tensors.
     """
@@ -62,7 +64,8 @@ def taken(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         if sum(t.nbytes for t in together) >= BUFFER_BYTES:
             chunks.append(list(together))
             together.clear()
-    return [*chunks, *(together for together in kinds.values() if together)]
+    rest = sorted(kinds, key=SCALAR_TYPES.index)
+    return [*chunks, *(kinds[dtype] for dtype in rest if kinds[dtype])]
 
 
 def taken_whole(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -173,6 +176,9 @@ def unmodelled_data_parallel(run: Run) -> Iterator[Problem]:
     if training.optimizer in ("adafactor", "muon"):
         yield Problem(f"optimizer {training.optimizer} in DataParallel is not modelled: its products take a "
                       "cuBLAS workspace of their own", "use adamw, adam, sgd or lion")
+    if training.recompute == "per_op":
+        yield Problem("recompute: per_op in DataParallel: PyTorch counts the operators of all replicas together",
+                      "use recompute: full, or framework: ddp")
     precision = PRECISIONS[training.precision]
     if precision.autocast:
         yield Problem(f"precision {training.precision} in DataParallel is not modelled",

@@ -1,0 +1,44 @@
+"""The frameworks' accounts against the frameworks, as one rank of N: streams and peaks of drawn runs.
+
+`benchmarks/frameworks/campaign.py` runs the same comparison on several hundred configurations.
+"""
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+from emulated_devices import A100_80GB, H100_80GB
+
+CASES = {"ddp": 5, "dataparallel": 5, "zero-redundancy-optimizer": 4, "fsdp2": 8, "fsdp1": 8}
+DEEPSPEED_CASES = 14               # stages 0 to 3, some with offload
+
+
+def self_check(emulated, device, framework, first_seed, count):
+    """The summary of a comparison that found no difference, or a failure that shows the first few."""
+    command = [sys.executable, "-m", "gpuledger.torch_runs.self_check.frameworks", framework,
+               str(first_seed), str(count)]
+    done = subprocess.run(command, env=emulated.environment(device=device, devices=8),
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+    summary = json.loads(done.stdout.strip().splitlines()[-1])
+    assert summary["cases"] == summary["equal_streams"] == count
+    assert summary["peaks"] == summary["equal_peaks"] > 0
+
+
+@pytest.mark.parametrize("framework", CASES)
+def test_streams_and_peaks(emulated, framework):
+    self_check(emulated, H100_80GB, framework, 3000, CASES[framework])
+
+
+def test_fsdp1_on_another_device(emulated):
+    """Scratch of the norms depends on the number of SMs."""
+    self_check(emulated, A100_80GB, "fsdp1", 3100, 4)
+
+
+def test_streams_and_peaks_of_deepspeed(emulated):
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("the package deepspeed is not installed: pip install deepspeed")
+    self_check(emulated, H100_80GB, "deepspeed", 3000, DEEPSPEED_CASES)
