@@ -1,4 +1,4 @@
-"""torch.nn.DataParallel: one process, a replica on each GPU, and everything through the first. [L1]-[L3]
+"""torch.nn.DataParallel: one process, a replica on each GPU, and everything through the first. [J1]-[J3]
 
 The account is the first GPU's, which holds the model's only lasting copy, the whole batch, what is gathered
 and the sums of all gradients. Ref: torch/nn/parallel/{data_parallel,replicate,_functions,comm}.py,
@@ -32,7 +32,7 @@ class DataParallel(Policy):
 
     replicas: int
 
-    equation = "L1"
+    equation = "J1"
 
     @property
     def walks_layers_once(self) -> bool:
@@ -43,16 +43,16 @@ class DataParallel(Policy):
         return DataParallelTimeline(program, self, workspaces)
 
     def kept(self, weights: Sequence[Tensor], training: Training) -> list[Kept]:
-        """The batch of the other replicas, from which theirs is copied. [L1]"""
+        """The batch of the other replicas, from which theirs is copied. [J1]"""
         if self.replicas == 1:
             return []
         others = tuple(Tensor(t.name, ((self.replicas - 1) * t.shape[0], *t.shape[1:]), t.dtype, "table")
                        for t in batch(training))
-        return [Kept("buffers", "batch of the other GPUs", others, "L1", f"{self.replicas - 1} replicas")]
+        return [Kept("buffers", "batch of the other GPUs", others, "J1", f"{self.replicas - 1} replicas")]
 
 
 def taken(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one dtype together, until they reach 10 MiB; what is left goes by dtype. [L2]
+    """Tensors of one dtype together, until they reach 10 MiB; what is left goes by dtype. [J2]
 
     Ref: torch/csrc/utils/tensor_flatten.cpp take_tensors.
     """
@@ -69,7 +69,7 @@ def taken(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def taken_whole(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """As many tensors as 10 MiB hold, or one that is larger. [L3]
+    """As many tensors as 10 MiB hold, or one that is larger. [J3]
 
     Ref: torch/_utils.py _take_tensors.
     """
@@ -87,10 +87,10 @@ def taken_whole(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 class DataParallelTimeline(GroupTimeline):
     """A call of the first GPU.
 
-    broadcast  a flat copy of each chunk of parameters and tables, one at a time. [L2]
-    outputs    those of all replicas, gathered. [L1]
+    broadcast  a flat copy of each chunk of parameters and tables, one at a time. [J2]
+    outputs    those of all replicas, gathered. [J1]
     reduction  the replica's gradients stay until all are there; then chunk by chunk they are flattened
-               and summed, and the sums are the gradients. [L3]
+               and summed, and the sums are the gradients. [J3]
     """
 
     def __init__(self, program: Program, policy: DataParallel, workspaces: Iterable[Tensor] = ()):
@@ -101,7 +101,7 @@ class DataParallelTimeline(GroupTimeline):
     def micro_batch(self) -> None:
         if self.replicas > 1:
             self.mark("forward")
-            self.memory.equation = "L2"
+            self.memory.equation = "J2"
             for chunk in (*taken(self.program.weights), *taken(self.program.tape.tables)):
                 if len(chunk) > 1:
                     self.memory.drop(self.memory.allocate(flat(chunk, "broadcast"), "buffers"))
@@ -114,7 +114,7 @@ class DataParallelTimeline(GroupTimeline):
         outputs = [t for t in (self.program.loss, self.program.logits) if t is not None]
         if self.replicas == 1:
             return
-        memory.equation = "L1"
+        memory.equation = "J1"
         for output in outputs:
             shape = (self.replicas * (output.shape[0] if output.shape else 1), *output.shape[1:])
             number = memory.allocate(Tensor(f"gathered {output.name}", shape, output.dtype), "buffers")
@@ -129,13 +129,13 @@ class DataParallelTimeline(GroupTimeline):
         self.memory.categories[number] = "gradients"
 
     def end_backward(self) -> None:
-        """Each chunk's flat copy lives until the next one's is there. [L3]"""
+        """Each chunk's flat copy lives until the next one's is there. [J3]"""
         super().end_backward()
         if self.replicas == 1:
             return
         memory = self.memory
         held: list[int] = []
-        memory.layer, memory.equation = None, "L3"
+        memory.layer, memory.equation = None, "J3"
         sums = []
         for chunk in self.gradient_chunks():
             copies = ([memory.allocate(flat(chunk, "flattened gradients"), "buffers")]
