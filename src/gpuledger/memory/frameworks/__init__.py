@@ -36,7 +36,8 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
     if parallel.framework == "ddp":
         return DDP(parallel.ddp)
     if parallel.framework == "zero-redundancy-optimizer":
-        return ZeroRedundancy(parallel.ddp, parallel.dp * parallel.cp, rank)
+        return ZeroRedundancy(parallel.ddp, parallel.dp * parallel.cp, rank,
+                              parallel.zero_redundancy.parameters_as_bucket_view)
     if parallel.framework == "deepspeed" and parallel.zero_stage in (1, 2):
         return DeepSpeed(parallel.zero_stage, parallel.dp, parallel.deepspeed, rank)
     if parallel.framework == "deepspeed" and parallel.zero_stage == 0:

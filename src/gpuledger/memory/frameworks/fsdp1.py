@@ -144,8 +144,14 @@ class FSDP1(Policy):
         stack = Tensor("stack of norms", (len(norms),), "float32", "scratch")
         own, squared, total = scalar("own norm"), scalar("own norm^2"), scalar("total norm")
         yield from (+stack, *(-norm for norm in norms), +own, -stack, +squared, +total, -squared)
-        yield from coefficient(total)
-        yield -own
+        *moves, clamped, free_factor, free_clamped, free_total = coefficient(total)
+        yield from (*moves, clamped)
+        narrow = [scalar("in the gradient's dtype", s.dtype) for s in shards if s.dtype != total.dtype]
+        for coefficient_of_shard in narrow:
+            yield from (+coefficient_of_shard, -coefficient_of_shard)
+        yield from (+result for result in narrow[:1])
+        yield from (free_factor, free_clamped, free_total, -own)
+        yield from (-result for result in narrow[:1])
 
 
 def fsdp1_of(parallel: Parallelism, rank: int | None) -> FSDP1:

@@ -12,7 +12,7 @@ from gpuledger.errors import Problem
 from gpuledger.program.sizes import Size
 from gpuledger.program.tensor import Tensor
 
-from ..policy import Counted, Share
+from ..policy import Counted, Kept, Share
 from .ddp import DDP
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -24,6 +24,7 @@ class ZeroRedundancy(DDP):
 
     ranks: int = 1
     rank: int | None = None
+    bucket_view: bool = False
 
     equation = "B6"
 
@@ -31,6 +32,15 @@ class ZeroRedundancy(DDP):
     def scales_in_step(self) -> bool:
         """The wrapper does not pass the loss scaler's factor on: gradients are unscaled before."""
         return False
+
+    def kept(self, weights: Sequence[Tensor], training: Training) -> list[Kept]:
+        """DDP's; with parameters_as_bucket_view a dummy bucket for each rank without parameters."""
+        kept = super().kept(weights, training)
+        if self.bucket_view:
+            idle = sum(not part for part in partition(weights, self.ranks))
+            dummies = tuple(Tensor("dummy bucket", (1,), "float32") for _ in range(idle))
+            kept.append(Kept("buffers", "buckets of idle ranks", dummies, "B6", f"{idle} ranks"))
+        return kept
 
     def updated(self, weights: Counted) -> list[Share]:
         """The parameters of this rank, the largest first."""
