@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
 
-from .allocator import AllocatorSettings, OutOfMemory, replay
+from .allocator import AllocatorSettings, OutOfMemory
 from .allocator.allocator import DEFAULT_SETTINGS
-from .ledger import Event, Memory
+from .allocator.repetition import Part, Repeat, replay_parts
+from .ledger import Memory
+from .repeated import Repetitions
 from .run import rank_programs, whole_run
 from .step import RankRunner
 
@@ -35,41 +37,42 @@ class Replayed:
 def replay_run(run: Run, device: Device, settings: AllocatorSettings = DEFAULT_SETTINGS,
                available_bytes: int | None = None, stage: int = 0) -> Replayed:
     """All layers of a stage, all steps. If `available_bytes` are not enough the peaks are those without a limit."""
-    runner = whole_run(run, rank_programs(run, device, stage), 1, stage)
-    events, streams = _events(runner), runner.memory.streams
-    unlimited = _peaks(events, streams, settings, None)
+    runner = whole_run(run, rank_programs(run, device, stage), 1, stage, abridged=True)
+    parts, streams = _parts(runner), runner.memory.streams
+    unlimited = _peaks(parts, streams, settings, None)
     if available_bytes is None or unlimited.peak_reserved_bytes <= available_bytes:
         return unlimited
     try:
-        limited = _peaks(events, streams, settings, available_bytes)
+        limited = _peaks(parts, streams, settings, available_bytes)
     except OutOfMemory:
         return Replayed(unlimited.peak_requested_bytes, unlimited.peak_allocated_bytes,
                         unlimited.peak_reserved_bytes, unlimited.segments, 0, True)
     return limited
 
 
-def _events(runner: RankRunner) -> list[Event]:
+def _parts(runner: RankRunner) -> list[Part]:
     """The events of STEPS steps, of which `runner` has run the first.
 
     A step that leaves the ledger as it found it would be walked alike again: it is repeated.
     """
     memory = runner.memory
+    repetitions = runner.repetitions or Repetitions(memory)
     found, start = _living(memory), len(memory.events)
     runner.step()
     if _living(memory) == found:
-        return memory.events + memory.events[start:] * (STEPS - 2)
+        return [*repetitions.parts(0, start), Repeat(repetitions.parts(start), STEPS - 1)]
     for _ in range(STEPS - 2):
         runner.step()
-    return memory.events
+    return repetitions.parts()
 
 
 def _living(memory: Memory) -> list[int]:
     return [number for number, holders in enumerate(memory.holders) if holders]
 
 
-def _peaks(events: list[Event], streams: Mapping[int, int], settings: AllocatorSettings,
+def _peaks(parts: list[Part], streams: Mapping[int, int], settings: AllocatorSettings,
            available_bytes: int | None) -> Replayed:
-    allocator = replay(events, settings, available_bytes, streams=streams)
+    allocator = replay_parts(parts, settings, available_bytes, streams=streams)
     stats = allocator.memory_stats()
     return Replayed(
         peak_requested_bytes=stats["requested_bytes.all.peak"],

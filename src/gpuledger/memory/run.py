@@ -12,6 +12,7 @@ from .frameworks import policy_of
 from .frameworks.megatron.runner import megatron_run
 from .pipeline.runner import PipelineRunner, repeating_micro_batches, stage_order, stage_programs
 from .policy import Policy
+from .repeated import Repetitions
 from .states import constants_of
 from .step import RankRunner, StepRunner, batch
 from .zero import UNDIVIDED
@@ -32,11 +33,12 @@ def rank_programs(run: Run, device: Device, stage: int = 0) -> list[Program]:
     return stage_programs(run, device, stage)
 
 
-def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: int = 0) -> RankRunner:
+def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: int = 0, *,
+              abridged: bool = False) -> RankRunner:
     """Weights, tables, batch, then steps of one rank of a pipeline stage.
 
     The first step leaves optimizer states and cuBLAS workspaces behind. A rank makes only what it
-    stores of the weights.
+    stores of the weights. abridged: what repeats is in the ledger once, and in `repetitions` how often.
     """
     programs = programs if isinstance(programs, list) else [programs]
     if run.parallel.framework == "megatron":
@@ -74,6 +76,8 @@ def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: in
             memory.allocate(tensor, kept.category)
     for tensor in batch(local_training):
         memory.allocate(tensor)
+    if abridged:
+        runner.repetitions = Repetitions(memory)
     for step in range(steps):
         runner.step(first=step == 0)
     return runner

@@ -14,6 +14,7 @@ from .group_timeline import GroupTimeline
 from .ledger import Memory
 from .optimizer_step import OptimizerStep
 from .policy import Policy
+from .repeated import Repetitions
 from .zero import UNDIVIDED
 
 
@@ -26,6 +27,8 @@ class RankRunner(Protocol):
     @property
     def timeline(self) -> GroupTimeline: ...
 
+    repetitions: Repetitions | None
+
     def step(self, *, first: bool = False) -> None:
         """One optimizer step."""
 
@@ -37,6 +40,7 @@ class StepRunner:
                  workspaces: tuple[Tensor, ...] = (), policy: Policy = UNDIVIDED):
         self.program, self.training, self.num_microbatches = program, training, num_microbatches
         self.policy = policy
+        self.repetitions: Repetitions | None = None      # set: what repeats is walked once
         self.timeline: GroupTimeline = policy.timeline(program, workspaces)
         self.memory: Memory = self.timeline.memory
         precision = PRECISIONS[training.precision]
@@ -69,9 +73,15 @@ class StepRunner:
 
     def micro_batches(self) -> None:
         """Forward and backward passes of one step."""
-        for number in range(self.num_microbatches):
-            self.timeline.last_micro_batch = number == self.num_microbatches - 1
-            self.timeline.micro_batch()
+        timeline, left = self.timeline, self.num_microbatches - 1
+        timeline.last_micro_batch = False
+        if self.repetitions is None:
+            for _ in range(left):
+                timeline.micro_batch()
+        else:
+            self.repetitions.run(timeline.micro_batch, left)
+        timeline.last_micro_batch = True
+        timeline.micro_batch()
 
     def zero_grad(self) -> None:
         """`.grad` of every parameter becomes None."""

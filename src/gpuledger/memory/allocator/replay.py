@@ -33,8 +33,19 @@ def replay(
     """
     if allocator is None:
         allocator = CachingAllocator(settings, total_bytes)
+    play(allocator, {}, events, streams, labels)
+    return allocator
+
+
+def play(
+    allocator: CachingAllocator,
+    live: dict[int, Block],
+    events: Iterable[Event],
+    streams: Mapping[int, int] = NO_STREAMS,
+    labels: Sequence[str] | None = None,
+) -> None:
+    """Run events on an allocator; `live`, its blocks by allocation number, is brought up to date."""
     allocate, free = allocator.allocate, allocator.free
-    live: dict[int, Block] = {}
     for sign, number, nbytes in events:
         if not nbytes:
             continue
@@ -47,4 +58,3 @@ def replay(
                 f"allocation {number} ({nbytes} bytes) is freed but not allocated",
                 "every free must follow the allocation of the same number",
             )
-    return allocator

@@ -10,6 +10,7 @@ from gpuledger.program.tensor import Tensor
 from ...ledger import Memory
 from ...pipeline.runner import OF_ONE_MICRO_BATCH, Flight, repeating_micro_batches, stage_order
 from ...pipeline.schedules import FORWARD, Pass
+from ...repeated import Repetitions
 from ...schedule import Step
 from .arrivals import arrivals_of
 from .bindings import Bindings
@@ -52,6 +53,7 @@ class MegatronRunner:
         self.flights: dict[tuple[int, int], Flight] = {}
         self.moments: list[int] = []
         self.copies: list[int] = []
+        self.repetitions: Repetitions | None = None
         self._build(device)
 
     def _timeline(self, program: Program, chunk: int,
