@@ -11,6 +11,7 @@ import numpy as np
 from gpuledger.config.parallelism import Framework
 from gpuledger.config.run import Run
 from gpuledger.config.training import Recompute
+from gpuledger.memory.pipeline.stages import layers_of_stages
 
 Column = Any  # a NumPy array of integers, one entry per layout
 
@@ -90,6 +91,9 @@ class Space:
             update={name: row[name] for name in ("tp", "pp", "vpp", "cp", "dp", "zero_stage")}
             | {"sequence_parallel": bool(row["sequence_parallel"])}
         )
+        layers, pp = run.model.num_layers, row["pp"]
+        if layers % pp:  # said, so that a launcher can be told
+            parallel = parallel.model_copy(update={"stage_layers": layers_of_stages(layers, pp)})
         cluster = run.cluster.model_copy(
             update={
                 "gpus": row["gpus"],
