@@ -1,7 +1,7 @@
 """Writes docs/images: charts of real runs, as the commands of docs/charts.md make them.
 
 python docs/make_images.py [MEASURED.json ...]: with outputs of `gpuledger emulate RUN --json` the
-parity chart is drawn too.
+parity chart is drawn too. The measured timeline is that of tests/data/emulated_runs.
 """
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.advice import changed
-from gpuledger.cli.report import measured_pairs, subjects_of
+from gpuledger.cli.report import subjects_of
 from gpuledger.compute.step_time.of_run import step_time
-from gpuledger.config import RunOptions
+from gpuledger.config import RunOptions, load_run
 from gpuledger.config.run import Run
 from gpuledger.estimate import estimate
 from gpuledger.files import write_whole
 from gpuledger.report.build import Picture, Subject, build_report
 from gpuledger.report.charts.pareto import Plan, pareto
 from gpuledger.report.charts.parity import parity
+from gpuledger.report.measured import read_measurement, steps_of
 from gpuledger.report.pictures import picture
 
 IMAGES = Path(__file__).parent / "images"
+EMULATED = Path(__file__).parents[1] / "tests" / "data" / "emulated_runs" / "pythia-70m.json"
 H100S = RunOptions(gpu="h100-80gb-sxm", gpus=8, recompute="full")
 
 
@@ -38,10 +40,20 @@ def main(measured: list[Path]) -> None:
     for shown in report.runs[3].pictures:
         write(shown, shown.name.removeprefix("zero-3-"))
     write_whole(IMAGES / "readme.svg", report.pictures[0].files["svg"])
+    write(measured_timeline(), "timeline_measured")
     write(plans_picture(subjects[3]), "pareto")
     if measured:
         footer = "measured: PyTorch 2.14 on the emulated GPU"
-        write(picture(parity(measured_pairs(measured), footer)), "parity")
+        pairs = [pair for path in measured for pair in read_measurement(path).pairs]
+        write(picture(parity(pairs, footer)), "parity")
+
+
+def measured_timeline() -> Picture:
+    """An emulated step over the estimated one."""
+    found = read_measurement(EMULATED)
+    run = load_run(found.run)
+    report = build_report([Subject(run.name, run, measured=steps_of(run, [found]))])
+    return next(shown for shown in report.runs[0].pictures if shown.name.endswith("timeline"))
 
 
 def plans_picture(subject: Subject) -> Picture:

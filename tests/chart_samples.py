@@ -8,11 +8,12 @@ from gpuledger.report.charts.breakdown import Bar, breakdown
 from gpuledger.report.charts.chart import Chart
 from gpuledger.report.charts.conventions import Conventions, conventions
 from gpuledger.report.charts.feasibility import HeatCell, HeatMap, feasibility
+from gpuledger.report.charts.levels import Line
 from gpuledger.report.charts.pareto import Plan, pareto
 from gpuledger.report.charts.parity import Pair, parity
 from gpuledger.report.charts.roofline import Operator, Roof, roofline
 from gpuledger.report.charts.time_breakdown import StepTime, time_breakdown
-from gpuledger.report.charts.timeline import Line, Timeline, timeline
+from gpuledger.report.charts.timeline import Timeline, timeline
 from gpuledger.units import GIB
 
 LONG = "a-model-of-somebody/with-a-long-name-70b-instruct-v0.3-finetuned, ZeRO stage 3, 128 x a-gpu-80gb-sxm"
@@ -55,8 +56,9 @@ def pulse(label: str, capacity_gib: float, at: float = 0.5) -> Timeline:
                             "buffers": [5] * events, "activations": up},
                     ((0, "forward"), (peak, "backward"), (events - 60, "step")), peak,
                     "backward, block 32 of 32: attention out", int(capacity_gib * GIB),
-                    (Line("reserved", (0, 1), (77 * GIB, 78 * GIB)),
-                     Line("measured on an emulated GPU", (0, at, 1), (16 * GIB, 76 * GIB, 16 * GIB))))
+                    (Line("reserved", (0, 1), (77 * GIB, 78 * GIB)),),
+                    (Line("emulated", (0, at, 1), (16 * GIB, 76 * GIB + 5, 16 * GIB)),
+                     Line("measured", (0, at / 2, at, 1), (16 * GIB, 20 * GIB, 75 * GIB, 16 * GIB))))
 
 
 def plans() -> list[Plan]:

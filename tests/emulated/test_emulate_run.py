@@ -10,6 +10,7 @@ import pytest
 from conftest import Emulated
 
 from gpuledger.cli.emulate import run_emulate
+from gpuledger.cli.main import status_of
 from gpuledger.cli.validate import bench_of, run_validate, run_validate_matrix
 from gpuledger.config import load_run
 from gpuledger.config.load import load_gpu
@@ -52,6 +53,9 @@ def test_emulation_and_estimate_agree_to_the_byte(
     stage = found["memory"]["by_stage"][0]
     assert stage["estimated"] == stage["measured"]
     assert stage["measured"]["peak_reserved_bytes"] > stage["measured"]["peak_allocated_bytes"]
+    timeline = found["timeline"]
+    assert timeline["peak_bytes"] == stage["measured"]["peak_requested_bytes"]
+    assert [name for _, name in timeline["marks"]] == ["forward", "backward"] * 2 + ["step"]
 
 
 def test_out_of_memory_is_a_result(emulated: Emulated, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +94,23 @@ def test_a_validation_has_both_sides_and_the_counted_flops(
     assert found["run"]["cluster"]["gpu"]["name"] == "h200-141gb-sxm"
     assert found["emulated"]
     assert "time" not in found
+    peak = found["memory"]["by_stage"][0]["measured"]["peak_requested_bytes"]
+    assert found["timeline"]["peak_bytes"] == peak
+
+
+def test_what_was_emulated_is_drawn_over_the_estimate(
+    emulated: Emulated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that does not fit is drawn too: as it would be with room for everything."""
+    source, arguments = "gpt2", ["--gpu", "rtx-3090-24gb", "--gpus", "1", "--micro-batch", "64", "--set",
+                                 "attention=efficient", "--precision", "fp16-mixed"]
+    assert status_of(["emulate", source, *arguments, "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["outcome"] == "out of memory"
+    file = tmp_path / "emulated.json"
+    file.write_text(printed)
+    assert status_of(["report", source, *arguments, "-o", str(tmp_path), "--measured", str(file)]) == 0
+    assert "emulated: equal to the byte" in (tmp_path / "gpt2-timeline.svg").read_text()
 
 
 def test_a_matrix_goes_on_behind_the_last_result(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from ..config.cautions import cautions
 from ..config.run import Run
+from ..report.indented import indented
 from ..torch_runs.child import Options, measure_emulated
 from ..torch_runs.reconcile import Reconciliation, reconcile
 from ..torch_runs.validate import not_modelled
@@ -76,7 +76,7 @@ def run_emulate(run: Run, assumptions: tuple[str, ...] = (), *, as_json: bool = 
     for line in (*cautions(run), *not_modelled(run)):
         typer.echo(f"warning: {line}", err=True)
     if as_json:
-        typer.echo(json.dumps(content(run, result, assumptions), indent=2))
+        typer.echo(indented(content(run, result, assumptions)))
     else:
         typer.echo(text(run, result))
     return 0
@@ -90,9 +90,11 @@ def content(run: Run, result: Emulation, assumptions: tuple[str, ...]) -> dict[s
     return {
         "schema_version": SCHEMA_VERSION,
         "run": run.model_dump(mode="json"),
+        "emulated": True,
         "memory": reconciliation_content(result.reconciliation),
         "outcome": report["outcome"],
         "out_of_memory": report.get("out_of_memory"),
+        "timeline": result.roomy_report["timeline"],
         "not_modelled": not_modelled(run),
         "software": report["software"],
         "device": report["device"],

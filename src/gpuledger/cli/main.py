@@ -187,7 +187,8 @@ def report(
     compare: Annotated[bool, typer.Option(
         "--compare", help="two runs side by side, differences first")] = False,
     measured: Annotated[list[Path] | None, typer.Option(
-        "--measured", help="output of emulate or validate --json, for the parity chart")] = None,
+        "--measured", help="output of emulate or validate --json, for the timeline and the parity "
+        "chart")] = None,
 ) -> None:
     """Charts (SVG, PNG, PDF) and one self-contained HTML page."""
     from ..config import RunOptions

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from ..axes import grid, parse_axis
 from ..config import RunOptions, resolve_run
-from ..config.problems import shown
 from ..config.resolve import resolve_each
 from ..errors import GpuledgerError, InputError
 from ..files import write_whole
 from ..report.build import Report, Subject, build_report
 from ..report.compare import Comparison, compare, comparison_table
+from ..report.measured import Measurement, not_drawn, read_measurement, steps_of
+from .options import say
 from .progress import Progress
-
-if TYPE_CHECKING:
-    from ..report.charts.parity import Pair
 
 MOST_RUNS = 40
 
@@ -41,8 +38,11 @@ def run_report(sources: Sequence[str], options: RunOptions, how: ReportOptions) 
     """Write the report's files and say where they are. Raises InputError."""
     subjects = [subject for source in sources for subject in subjects_of(source, options, how.over)]
     check(subjects, how)
+    measurements = [read_measurement(path) for path in how.measured]
+    subjects = with_steps(with_labels(subjects), measurements)
+    pairs = [pair for found in measurements for pair in found.pairs]
     progress = Progress("runs")
-    report = build_report(with_labels(subjects), measured_pairs(how.measured), progress)
+    report = build_report(subjects, pairs, progress)
     progress.end()
     comparison = compared(report) if how.compare else None
     for path in write_report(report, comparison, how):
@@ -106,33 +106,14 @@ def with_labels(subjects: Sequence[Subject]) -> list[Subject]:
         counted[subject.label] = counted.get(subject.label, 0) + 1
         again = labels.count(subject.label) > 1
         label = f"{subject.label} ({counted[subject.label]})" if again else subject.label
-        named.append(Subject(label, subject.run, subject.assumptions))
+        named.append(replace(subject, label=label))
     return named
 
 
-def measured_pairs(paths: Sequence[Path]) -> list[Pair]:
-    """Estimates and measurements from files of `gpuledger emulate --json` or `validate --json`."""
-    return [pair for path in paths for pair in pairs_of(path)]
-
-
-def pairs_of(path: Path) -> Iterator[Pair]:
-    """The counters that both sides of each stage know. Raises InputError."""
-    from ..report.charts.parity import Pair
-
-    hint = "give the output of `gpuledger emulate RUN --json` or `gpuledger validate RUN --json`"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        name = content["run"]["name"]
-        for stage in content["memory"]["by_stage"]:
-            estimated, measured = stage["estimated"], stage["measured"]
-            for key in ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes"):
-                if estimated.get(key) and measured.get(key):
-                    what = key.removeprefix("peak_").removesuffix("_bytes")
-                    yield Pair(f"{name}, {what}", int(estimated[key]), int(measured[key]))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", hint) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} holds no measurement: {shown(str(error))}", hint) from None
+def with_steps(subjects: Sequence[Subject], measurements: Sequence[Measurement]) -> list[Subject]:
+    """Each run with the steps that were measured of it; says which files are of none."""
+    say("warning", tuple(not_drawn(measurements, [subject.run for subject in subjects])))
+    return [replace(one, measured=steps_of(one.run, measurements)) for one in subjects]
 
 
 def compared(report: Report) -> Comparison:

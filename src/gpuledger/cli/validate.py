@@ -14,6 +14,7 @@ from ..config.cautions import cautions
 from ..config.cluster import Gpu
 from ..config.run import Run
 from ..errors import GpuledgerError, InputError
+from ..report.indented import indented
 from ..torch_runs.child import Measurer
 from ..torch_runs.matrix import Progress, matrix_file, read_matrix, run_matrix
 from ..torch_runs.validate import LIMIT_SECONDS, Bench, emulated_bench, real_bench, validate
@@ -48,7 +49,7 @@ def run_validate(run: Run, bench: Bench, assumptions: tuple[str, ...] = (), *,
         typer.echo(f"assumed: {line}", err=True)
     for line in cautions(run):
         typer.echo(f"warning: {line}", err=True)
-    typer.echo(json.dumps(result, indent=2) if as_json else text(result))
+    typer.echo(indented(result) if as_json else text(result))
     return 0
 
 

@@ -19,6 +19,7 @@ from ..config.run import Run
 from ..estimate import estimate
 from .contents import Content
 from .estimate_json import content
+from .measured import MeasuredStep
 
 if TYPE_CHECKING:
     from .charts.parity import Pair
@@ -29,11 +30,13 @@ ORDER = ("timeline", "feasibility", "allocator", "conventions", "roofline", "sta
 
 @dataclass(frozen=True)
 class Subject:
-    """One run of a report, under the name that tells it from the others."""
+    """One run of a report, under the name that tells it from the others; steps of it that were
+    measured."""
 
     label: str
     run: Run
     assumptions: tuple[str, ...] = ()
+    measured: tuple[MeasuredStep, ...] = ()
 
 
 @dataclass(frozen=True)

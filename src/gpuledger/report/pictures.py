@@ -22,6 +22,7 @@ from .records import (
     bars,
     convention_counts,
     heat_map,
+    line_of,
     operators_of,
     roof_of,
     step_time,
@@ -40,7 +41,8 @@ def step_charts(subject: Subject, found: Content, name: str) -> Iterator[Chart]:
     """What one walk of a step shows."""
     label, footer = subject.label, footer_of(found)
     trace = trace_step(subject.run)
-    yield timeline(step_timeline(label, found, trace), footer, f"{name}-timeline")
+    measured = [line_of(step, trace) for step in subject.measured]
+    yield timeline(step_timeline(label, found, trace, measured), footer, f"{name}-timeline")
     yield allocator_map(label, allocator_segments(trace), footer, f"{name}-allocator")
 
 

@@ -20,10 +20,12 @@ from .charts.allocator_map import MapBlock, MapSegment
 from .charts.breakdown import Bar
 from .charts.conventions import Conventions
 from .charts.feasibility import HeatCell, HeatMap
+from .charts.levels import Line
 from .charts.roofline import Operator, Roof
 from .charts.time_breakdown import StepTime
-from .charts.timeline import Line, Timeline
+from .charts.timeline import Timeline
 from .contents import CATEGORIES, Content, worst_stage
+from .measured import MeasuredStep
 from .step_trace import Trace
 
 TIME_PARTS = ("compute", "exposed_communication", "bubble", "optimizer")
@@ -57,9 +59,9 @@ def bars(label: str, content: Content) -> list[Bar]:
 
 
 def step_timeline(
-    label: str, content: Content, trace: Trace, lines: Sequence[Line] = ()
+    label: str, content: Content, trace: Trace, measured: Sequence[Line] = ()
 ) -> Timeline:
-    """The traced step; the level of the allocator as a line on top."""
+    """The traced step; the level of the allocator as a line on top, and what was measured."""
     events = len(trace.reserved_bytes)
     reserved = Line("reserved", np.linspace(0, 1, events).tolist(), trace.reserved_bytes.tolist())
     return Timeline(
@@ -69,8 +71,27 @@ def step_timeline(
         trace.peak,
         worst_stage(content)["peak_instant"],
         content["memory"]["capacity_bytes"],
-        (reserved, *lines),
+        (reserved,),
+        measured,
     )
+
+
+def line_of(step: MeasuredStep, trace: Trace) -> Line:
+    """The last micro-batch and the update of a measured step, over the traced ones.
+
+    Event over event where there are as many, else phase over phase.
+    """
+    begin, starts = step.last_micro_batch
+    events = len(trace.reserved_bytes)
+    points = [(event - begin - 1, nbytes) for event, nbytes in step.points if event > begin]
+    places = np.array([event for event, _ in points], dtype=float)
+    if step.events - begin != events:
+        traced = [start for start, _ in trace.phases]
+        alike = len(traced) == len(starts)
+        seen = [*(starts if alike else [0]), step.events - begin]
+        places = np.interp(places, seen, [*(traced if alike else [0]), events])
+    levels = [nbytes for _, nbytes in points]
+    return Line(step.kind, (places / events).tolist(), levels, f"PyTorch {step.torch}")
 
 
 def allocator_segments(trace: Trace) -> list[MapSegment]:

@@ -23,6 +23,7 @@ from .child import BAD_INPUT, Options
 from .counters import CounterMeter
 from .divided import refuse_undividable
 from .environment import device_facts, is_emulated, software_facts
+from .live_bytes import live_bytes_of_step
 from .meter import account_for_step
 from .speed import count_flops, time_steps
 from .step import MODEL_CREATED, Trainer
@@ -66,6 +67,7 @@ def measured(run: Run, options: Options, meter: CounterMeter) -> dict[str, Any]:
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in trainer.network.parameters())}
     if options.account:
         found["account"] = asdict(account_for_step(trainer))
+        found["timeline"] = live_bytes_of_step(trainer)
     if options.stream:
         found["stream"] = record_stream_of_step(trainer)
     if options.timed_steps and not is_emulated():

@@ -14,6 +14,7 @@ from gpuledger.units import GIB, gib
 
 from .chart import Chart
 from .layout import Body, Frame, Heading, shortened, spread, text_width
+from .levels import Line, dashes_of, draw_lines, draw_measured, verdict
 from .style import (
     ALARM,
     COLOURS,
@@ -32,19 +33,11 @@ SLICES = 80  # columns that answer to the mouse
 
 
 @dataclass(frozen=True)
-class Line:
-    """A measured or replayed level: bytes at positions from 0 (start of the step) to 1 (end)."""
-
-    label: str
-    positions: Sequence[float]
-    level_bytes: Sequence[int]
-
-
-@dataclass(frozen=True)
 class Timeline:
     """One step. Bytes of each category after every allocation and free.
 
     phases: (number of events before it, name), in order. peak: index of the highest moment.
+    lines: other levels, such as what the allocator holds. measured: the same level, as it was seen.
     """
 
     label: str
@@ -54,6 +47,7 @@ class Timeline:
     peak_name: str
     capacity_bytes: int
     lines: Sequence[Line] = ()
+    measured: Sequence[Line] = ()
 
     @property
     def total_bytes(self) -> Any:
@@ -67,14 +61,15 @@ def timeline(data: Timeline, footer: str, name: str = "timeline") -> Chart:
     total = data.total_bytes
     peak_bytes = int(total[data.peak])
     heading = Heading(
-        f"{data.label}: {gib(peak_bytes)} at the peak, in {data.peak_name}",
-        "Requested bytes of one GPU after each allocation and free of a step, GiB",
+        title_of(data, peak_bytes),
+        "Requested bytes of one GPU after each allocation and free of a step, GiB"
+        + "".join(f"; {text}" for text in dashes_of(data.measured)),
         footer,
     )
     right = max(text_width(band_text(data, name), SMALL_POINTS) for name in BANDS) + 0.31
     frame = Frame(heading, Body(2.5, left=0.55, right=right, below=0.42, above=0.2))
     axes = frame.axes()
-    top = max([peak_bytes, *(max(line.level_bytes) for line in data.lines)]) / GIB
+    top = max([peak_bytes, *(line.peak_bytes for line in (*data.lines, *data.measured))]) / GIB
     near = data.capacity_bytes / GIB < 1.6 * top
     top = max(top, data.capacity_bytes / GIB) if near else top
     axes.set(xlim=(0, len(total)), ylim=(0, top * 1.18), xlabel="allocations and frees, in order")
@@ -82,12 +77,21 @@ def timeline(data: Timeline, footer: str, name: str = "timeline") -> Chart:
     chart = Chart(name, heading.title, description_of(data, peak_bytes), frame.figure)
     columns = highest_of_each(total, POINTS, data.peak)
     draw_bands(chart, axes, data, columns)
-    draw_lines(chart, axes, data, near)
+    draw_lines(chart, axes, data.lines)
+    draw_measured(chart, axes, data.measured, columns_of(total, POINTS))
+    if near:
+        draw_capacity(axes, data)
     draw_phases(frame, axes, data, len(total))
     draw_peak(chart, frame, axes, data, peak_bytes)
     draw_band_names(frame, axes, data)
     add_slices(chart, axes, data)
     return chart
+
+
+def title_of(data: Timeline, peak_bytes: int) -> str:
+    """The peak, and how far off each measured one is."""
+    title = f"{data.label}: {gib(peak_bytes)} at the peak, in {data.peak_name}"
+    return "; ".join([title, *(verdict(line, peak_bytes) for line in data.measured)])
 
 
 def description_of(data: Timeline, peak_bytes: int) -> str:
@@ -96,6 +100,7 @@ def description_of(data: Timeline, peak_bytes: int) -> str:
     return (
         f"Areas of live memory over a step of {data.label}. Peak {gib(peak_bytes)} in "
         f"{data.peak_name}: {parts}. Capacity {gib(data.capacity_bytes)}"
+        + "".join(f". {verdict(line, peak_bytes)}" for line in data.measured)
     )
 
 
@@ -105,9 +110,15 @@ def band_text(data: Timeline, name: str) -> str:
 
 def highest_of_each(total: Any, columns: int, peak: int) -> Any:
     """Indices of the highest level of each column, so that no spike is lost, and the peak."""
-    edges = np.unique(np.linspace(0, len(total), columns + 1).astype(int))
-    found = [start + int(np.argmax(total[start:end])) for start, end in pairwise(edges)]
+    found = [
+        start + int(np.argmax(total[start:end])) for start, end in pairwise(columns_of(total, columns))
+    ]
     return np.unique([0, *found, peak, len(total) - 1])
+
+
+def columns_of(total: Any, columns: int) -> Any:
+    """Their edges, in events."""
+    return np.unique(np.linspace(0, len(total), columns + 1).astype(int))
 
 
 def draw_bands(chart: Chart, axes: Axes, data: Timeline, columns: Any) -> None:
@@ -128,31 +139,9 @@ def draw_bands(chart: Chart, axes: Axes, data: Timeline, columns: Any) -> None:
         base = level
 
 
-def draw_lines(chart: Chart, axes: Axes, data: Timeline, near: bool) -> None:
-    """Reserved and measured levels, each named at its highest point, and the capacity."""
-    right = axes.get_xlim()[1]
-    for number, line in enumerate(data.lines):
-        positions, levels = corners(line)
-        [drawn] = axes.plot(
-            positions * right,
-            levels / GIB,
-            color=INK,
-            linewidth=1.0,
-            linestyle=("-", "--", ":", "-.")[number % 4],
-        )
-        highest = max(line.level_bytes)
-        chart.mark(drawn, line.label, gib(highest), bytes=highest)
-    if near:
-        axes.axhline(data.capacity_bytes / GIB, color=PAPER, linewidth=2.6, alpha=0.8)
-        axes.axhline(data.capacity_bytes / GIB, color=ALARM, linewidth=1.0)
-
-
-def corners(line: Line) -> tuple[Any, Any]:
-    """The points of a line where its level changes, and its ends."""
-    levels = np.asarray(line.level_bytes)
-    change = np.flatnonzero(np.diff(levels))
-    kept = np.unique([0, *change, *(change + 1), len(levels) - 1])
-    return np.asarray(line.positions)[kept], levels[kept]
+def draw_capacity(axes: Axes, data: Timeline) -> None:
+    axes.axhline(data.capacity_bytes / GIB, color=PAPER, linewidth=2.6, alpha=0.8)
+    axes.axhline(data.capacity_bytes / GIB, color=ALARM, linewidth=1.0)
 
 
 def draw_phases(frame: Frame, axes: Axes, data: Timeline, num_events: int) -> None:
@@ -186,10 +175,15 @@ def draw_peak(chart: Chart, frame: Frame, axes: Axes, data: Timeline, peak_bytes
     [dot] = axes.plot([x], [y], "o", color=INK, markersize=4.5, zorder=5, clip_on=False)
     chart.mark(dot, f"peak, {data.peak_name}", gib(peak_bytes), bytes=peak_bytes)
     below, above = -0.75, 0.75
-    texts = [(y, below, f"peak {gib(peak_bytes)}", INK)]
+    whose = "estimated peak" if data.measured else "peak"
+    texts = [(y, below, f"{whose} {gib(peak_bytes)}", INK)]
     texts += [
-        (max(line.level_bytes) / GIB, above, f"{line.label} {gib(max(line.level_bytes))}", INK)
+        (line.peak_bytes / GIB, above, f"{line.label} {gib(line.peak_bytes)}", INK)
         for line in data.lines
+    ]
+    texts += [
+        (line.peak_bytes / GIB, above, f"{line.label} peak {gib(line.peak_bytes)}", INK)
+        for line in data.measured
     ]
     if data.capacity_bytes / GIB < axes.get_ylim()[1]:
         texts.append(
@@ -272,8 +266,7 @@ def draw_band_names(frame: Frame, axes: Axes, data: Timeline) -> None:
 def add_slices(chart: Chart, axes: Axes, data: Timeline) -> None:
     """Invisible columns that say the level at their highest moment."""
     total = data.total_bytes
-    edges = np.unique(np.linspace(0, len(total), SLICES + 1).astype(int))
-    for start, end in pairwise(edges):
+    for start, end in pairwise(columns_of(total, SLICES)):
         at = int(start) + int(np.argmax(total[start:end]))
         phase = [name for begin, name in data.phases if begin <= at][-1] if data.phases else ""
         values = {f"{name}_bytes": int(data.category_bytes[name][at]) for name in BANDS}
