@@ -104,7 +104,8 @@ class StepRunner:
         """With separate masters, fp32 gradients live from here to the end of the step."""
         memory = self.memory
         gradients = [memory.allocate(master.like("fp32 gradient"), "gradients")
-                     for master in self.masters or ()]
+                     for master in self.masters or ()
+                     if not (isinstance(master.nbytes, int) and master.nbytes == 0)]
         self.optimizer.step(first=first)
         memory.drop(*gradients)
 

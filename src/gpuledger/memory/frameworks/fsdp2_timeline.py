@@ -6,6 +6,7 @@ torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsdp_collect
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpuledger.program.model import Program
@@ -57,8 +58,21 @@ class FSDP2Timeline(GroupTimeline):
         self.in_flight: int | None = None                # forward: the output whose copy-out came last
         self.reduce_inputs: list[int] = []
         self.running_backward = self.root_entered = False
+        self.arguments: list[Tensor] = []                # of a block whose post-forward is to come
+        self.ends = {id(step) for step, after in pairwise(self.steps) if step.group is not after.group}
 
     # ---- where the pass is
+    def forward(self, step: Step, *, saving: bool) -> None:
+        """A block's arguments are its caller's until its post-forward is over."""
+        if id(step) not in self.ends or step.group is None:
+            super().forward(step, saving=saving)
+            return
+        held = set(step.group.arguments)
+        self.arguments = [tensor for tensor in step.releases if tensor in held]
+        if not step.op.only_recomputed:
+            self.run(step.op, saving=saving)
+        self.release(tensor for tensor in step.releases if tensor not in held)
+
     def micro_batch(self) -> None:
         self.running_backward = self.root_entered = False
         self.make_groups()
@@ -87,6 +101,8 @@ class FSDP2Timeline(GroupTimeline):
         if self.group is not None and self.group.layer is not None:
             self.memory.layer = self.group.layer
             after(self.groups[self.group.layer])
+        self.release(self.arguments)
+        self.arguments = []
         self.memory.layer = step.layer
         if step.layer is not None:
             before(self.groups[step.layer])
@@ -94,6 +110,8 @@ class FSDP2Timeline(GroupTimeline):
     def end_forward(self) -> None:
         """The root's post-forward: the last all-gather output goes; its parameters stay."""
         self.free_in_flight()
+        self.release(self.arguments)
+        self.arguments = []
         self.running_backward, self.root_entered, self.group = True, False, None
         super().end_forward()
 
