@@ -8,14 +8,13 @@ from dataclasses import replace
 from gpuledger.program.tensor import Tensor
 
 from ...peak import Live, Peak
-from ...pipeline.runner import stage_order
 from ...pipeline.schedules import Pass, in_flight
 from ...pipeline.stage_peak import NONE, Moment, StagePeak
 from ...states import State
-from .arrivals import arrivals_of
 from .bindings import ONE_NUMBER, REPORT
-from .bound import Bound, bound_in_step
+from .bound import Bound
 from .overheads import steady
+from .rounds import bound_of_stage
 from .states import Kept, RankStates, as_states, chunks_of
 from .stream_peak import peak_of_stream
 
@@ -46,9 +45,8 @@ class MegatronStage(StagePeak):
         """The highest level of any pass, with what is bound beside it, or of the update."""
         if self.defers:
             return peak_of_stream(self.run, self.device, self.stage, self.states)
-        order = stage_order(self.run, self.stage)
-        bound = bound_in_step(order, arrivals_of(self.run, self.stage, self.run.num_microbatches),
-                              [chunk.program for chunk in self.chunks], self.run.parallel.megatron)
+        programs = [chunk.program for chunk in self.chunks]
+        order, bound = bound_of_stage(self.run, self.stage, programs)
         best, beside = max(self._levels(order, bound), key=lambda found: found[0].level)
         update = self._update_with(bound[-1])
         if update.requested_bytes > best.level + self.states_bytes:
