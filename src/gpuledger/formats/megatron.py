@@ -76,6 +76,9 @@ def run_keys_of(arguments: Arguments, gpus: int | None) -> dict[str, Any]:
     if given.get("optimizer", "adam") != "adam":
         problems.append(Problem(f"--optimizer {given['optimizer']} is not modelled yet",
                                 "estimate the run with adam"))
+    if given.get("cp-comm-type", "p2p") not in ("p2p", "all_gather"):
+        problems.append(Problem(f"--cp-comm-type {given['cp-comm-type']} is not modelled yet",
+                                "estimate the run with p2p"))
     if problems:
         raise NotYetError.of(problems)
     reader = _Reader(given, gpus)

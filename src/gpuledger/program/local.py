@@ -62,7 +62,8 @@ class Local:
     def of_rank(cls, model: Model, training: Training, parallel: Parallelism) -> Local:
         """The sizes of one rank of a run's mesh. Raises InputError where a size does not divide.
 
-        Context-parallel rank 1 where there are several between the first and the last, else 0.
+        Context-parallel rank 1 where there are several between the first and the last, else 0; with
+        Megatron the last, whose outputs of rounds are whole.
         """
         if parallel.tp == parallel.cp == 1 and parallel.framework != "megatron":
             return cls.of(model, training)
@@ -74,7 +75,7 @@ class Local:
             "sequence_parallel": parallel.sequence_parallel,
             "style": parallel.model_parallel_library,
             "cp_exchange": parallel.context_exchange,
-            "cp_rank": int(parallel.cp > 2) if parallel.cp_rank is None else parallel.cp_rank,
+            "cp_rank": default_cp_rank(parallel) if parallel.cp_rank is None else parallel.cp_rank,
         }
         return cls(**(whole.__dict__ | changes))
 
@@ -82,6 +83,11 @@ class Local:
     def residual_seq_len(self) -> Size:
         """Tokens of a sequence in the residual stream of this rank."""
         return self.seq_len // self.tp if self.sequence_parallel else self.seq_len
+
+
+def default_cp_rank(parallel: Parallelism) -> int:
+    """The context-parallel rank that needs most memory in attention."""
+    return parallel.cp - 1 if parallel.framework == "megatron" else int(parallel.cp > 2)
 
 
 def padded_vocab_size(vocab_size: int, parallel: Parallelism) -> int:

@@ -13,6 +13,7 @@ from ..program import INCOMING, Gradient, Moves, Op, Tape
 from ..sizes import Size
 from ..tensor import Tensor
 from .linears import Layout, NormWeights, shared_buffer
+from .ring import ring
 
 BACKENDS = {"flash": "flash", "cudnn": "fused", "eager": "unfused"}
 
@@ -73,6 +74,7 @@ def core(tape: Tape, layout: Layout, training: Training, heads: list[Tensor]) ->
         if transposes(layout, backend):
             heads = [copied(tape, name, head)
                      for name, head in zip(("query", "key", "value"), heads, strict=True)]
+            tape.hold(*heads)
         return flash(tape, layout, backend, heads)
 
 
@@ -82,6 +84,8 @@ def flash(tape: Tape, layout: Layout, backend: str, heads: list[Tensor]) -> Tens
     query = heads[0]
     local = layout.local
     b, a, s = local.micro_batch_size, local.num_heads, local.seq_len
+    if local.cp > 1:
+        return returned(tape, b, backend, ring(tape, layout, backend, heads))
     y, lse = Tensor("attention", query.shape, query.dtype), Tensor("logsumexp", (b, a, s), "float32")
     state = Tensor("rng state", (2,), "int64")
     gradients, moves = gradients_of(heads)
@@ -90,11 +94,16 @@ def flash(tape: Tape, layout: Layout, backend: str, heads: list[Tensor]) -> Tens
     tape.append(Op(backend, tuple(heads), (y, lse, state), saves=(*heads, y, lse, state),
                    backward=(*moves, +sums, -sums), gradients=gradients, flops=flops,
                    backward_flops=flops * 5 // 2, equation="M5"))
-    if backend == "flash" and b > 1:
-        copied, dy = Tensor("attention (s, b)", y.shape, y.dtype), y.gradient()
-        return tape.append(Op("transpose", (y,), (copied,), backward=(+dy,), gradients={y: dy},
-                              equation="M5"))
-    return y
+    return returned(tape, b, backend, y)
+
+
+def returned(tape: Tape, b: Size, backend: str, y: Tensor) -> Tensor:
+    """The output, copied back from FlashAttention's (b, s) to (s, b)."""
+    if backend != "flash" or b == 1:
+        return y
+    copied, dy = Tensor("attention (s, b)", y.shape, y.dtype), y.gradient()
+    return tape.append(Op("transpose", (y,), (copied,), backward=(+dy,), gradients={y: dy},
+                          equation="M5"))
 
 
 def unfused(tape: Tape, layout: Layout, training: Training, heads: list[Tensor]) -> Tensor:

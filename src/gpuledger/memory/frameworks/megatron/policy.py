@@ -136,6 +136,9 @@ def _mesh_problems(run: Run) -> Iterator[Problem]:
     if parallel.cp > 1 and run.training.attention == "eager":
         yield Problem(f"framework: megatron divides sequences (cp = {parallel.cp}) with fused attention only",
                       "use attention: flash or cudnn")
+    if parallel.cp > 1 and parallel.context_exchange != "ring":
+        yield Problem(f"framework: megatron with context_exchange: {parallel.context_exchange} is not "
+                      "modelled", "use context_exchange: ring (cp_comm_type p2p)")
     if options.use_precision_aware_optimizer and parallel.zero_stage != 1:
         yield Problem("megatron.use_precision_aware_optimizer needs the distributed optimizer, but "
                       f"zero_stage = {parallel.zero_stage}", "set zero_stage: 1")
