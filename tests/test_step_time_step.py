@@ -9,7 +9,21 @@ import numpy as np
 import pytest
 
 from gpuledger.compute.step_time.breakdown import COMMUNICATION, COMPUTE, Breakdown
-from gpuledger.compute.step_time.data_parallel import exposed_seconds, updated_weights
+from gpuledger.compute.step_time.collectives import (
+    Group,
+    all_gather_seconds,
+    all_reduce_seconds,
+    reduce_scatter_seconds,
+)
+from gpuledger.compute.step_time.data_parallel import (
+    RankWeights,
+    exposed_seconds,
+    gradient_seconds,
+    shard_seconds,
+    tied_embedding_seconds,
+    updated_weights,
+    weight_gather_seconds,
+)
 from gpuledger.compute.step_time.inputs import Layout, Software
 from gpuledger.compute.step_time.pipeline import (
     SCHEDULES,
@@ -170,6 +184,76 @@ def test_zero_3_gathers_only_at_stage_3() -> None:
     assert (
         step(layout(gpus=64, global_batch_size=512, zero_stage=3, shard_group=8)).data_parallel > 0
     )
+
+
+NODE_ENDS = Group(2, 4, 8)
+RANK = RankWeights(weights=1e9, edge_weights=1e8, forward_seconds=2.0, backward_seconds=4.0)
+"""A rank of 10 parts of weights, one of which forward needs first."""
+
+
+def test_updated_weights_are_gathered_after_the_optimizer() -> None:
+    """ZeRO 1 on 8 ranks: 2 GB of 16-bit weights, all of it seen, or a tenth and 0.15 of the rest's
+    time when it runs beside the first forward pass."""
+    alone = megatron(overlaps_weight_gather=False)
+    whole = all_gather_seconds(A100, Group(8, 1, 8), 2e9)
+    assert weight_gather_seconds(layout(zero_stage=1), A100, alone, RANK) == whole
+    assert weight_gather_seconds(layout(zero_stage=2), A100, alone, RANK) == whole
+    beside = weight_gather_seconds(layout(zero_stage=1), A100, megatron(), RANK)
+    assert beside == pytest.approx(0.1 * whole + 0.15 * whole, rel=1e-12)
+    for stage in (0, 3):
+        assert weight_gather_seconds(layout(zero_stage=stage), A100, alone, RANK) == 0
+
+
+def test_a_group_of_zero_1_gathers_inside_its_node() -> None:
+    """64 ranks in groups of 8: the gather is a node's, and peers all-reduce an eighth each."""
+    alone = megatron(overlaps_weight_gather=False, overlaps_data_parallel=False)
+    placed = layout(gpus=64, global_batch_size=512, zero_stage=1, shard_group=8)
+    node = all_gather_seconds(A100, Group(8, 1, 8), 2e9)
+    assert weight_gather_seconds(placed, A100, alone, RANK) == node
+    scattered = reduce_scatter_seconds(A100, Group(8, 1, 8), 2e9)
+    peers = all_reduce_seconds(A100, Group(8, 8, 8), 2e9 / 8)
+    assert gradient_seconds(placed, A100, alone, RANK) == pytest.approx(scattered + peers)
+    whole = replace(alone, reduces_whole_gradients=True)
+    assert gradient_seconds(placed, A100, whole, RANK) == all_reduce_seconds(
+        A100, Group(64, 1, 8), 2e9
+    )
+
+
+def test_zero_3_sees_the_first_gather_and_the_last_scatter() -> None:
+    """Of layers that hide their own: 23 x 0.15 x three messages, and two in full."""
+    placed, passes = layout(zero_stage=3), (1.0, 1.0)
+    per_layer = shard_seconds(GPT, placed, A100, megatron(), passes)
+    matrices = GPT.layer_weights
+    one = all_gather_seconds(A100, Group(8, 1, 8), 2 * matrices)
+    edge = all_gather_seconds(A100, Group(8, 1, 8), 2 * (matrices + 51200 * 2048))
+    assert 24 * per_layer == pytest.approx(23 * 0.15 * 3 * one + 2 * edge, rel=1e-12)
+    own_head = replace(GPT, tied_embeddings=False)
+    head = all_gather_seconds(A100, Group(8, 1, 8), 2 * 51200 * 2048)
+    hidden = shard_seconds(own_head, placed, A100, megatron(), passes)
+    assert 24 * (hidden - per_layer) == pytest.approx(0.15 * 2 * head, rel=1e-9)
+    root = shard_seconds(own_head, placed, A100, megatron(root_holds_head=True), passes)
+    assert root > hidden
+
+
+def test_tied_embeddings_are_summed_between_the_ends_of_a_pipeline() -> None:
+    placed = layout(gpus=32, pp=4, tp=2)  # the ends are on other nodes
+    seconds = tied_embedding_seconds(GPT, placed, A100, megatron())
+    assert seconds == all_reduce_seconds(A100, Group(2, 16, 8), 2 * 51200 * 2048 / 2)
+    assert tied_embedding_seconds(GPT, layout(pp=4), A100, megatron()) == all_reduce_seconds(
+        A100, NODE_ENDS, 2 * 51200 * 2048
+    )
+    assert tied_embedding_seconds(GPT, layout(), A100, megatron()) == 0
+    apart = replace(GPT, tied_embeddings=False)
+    assert tied_embedding_seconds(apart, placed, A100, megatron()) == 0
+
+
+def test_fp8_casts_the_weights_once_a_step() -> None:
+    """4 bytes of each layer's weights at 0.9 x 2 TB/s, whatever ZeRO divides."""
+    cast = 4 * 24 * GPT.layer_weights / 1.8e12
+    for stage in (0, 1):
+        placed = layout(zero_stage=stage)
+        more = step(placed, megatron(fp8=True)).optimizer - step(placed).optimizer
+        assert more == pytest.approx(cast, rel=1e-9)
 
 
 @pytest.mark.parametrize(

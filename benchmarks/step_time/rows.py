@@ -128,6 +128,7 @@ def decoder_of(values: dict[str, str]) -> Decoder:
         seq_len=int(values["seq_len"]),
         gated=gated,
         rotary=gated,
+        tied_embeddings=values.get("tied") != "0",
     )
 
 

@@ -44,11 +44,11 @@ class Breakdown:
     pipeline_sends: Number
     """Activations and their gradients between stages."""
     data_parallel: Number
-    """The reduction of gradients."""
+    """The reduction of gradients, and ZeRO 1's and 2's gather of the updated weights."""
     bubble: Number
     """Waiting for other stages when the pipeline fills and drains."""
     optimizer: Number
-    """The optimizer's own traffic."""
+    """The optimizer's own traffic, and under fp8 the cast of the updated weights."""
 
     @property
     def terms(self) -> dict[str, Number]:

@@ -10,6 +10,7 @@ from .curves import architecture_of, data
 SOFTWARE_FAMILY = {
     "megatron-2021": "Megatron",
     "megatron-deepspeed": "Megatron",
+    "megatron-deepspeed-bf16": "Megatron",
     "megatron-core": "Megatron",
     "torch-eager": "PyTorch",
     "torch-compiled": "PyTorch",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...config.efficiency import Nccl
-from .arithmetic import Number, maximum, minimum
+from .arithmetic import Number, maximum, minimum, where
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Decoder:
     """Keys that a query of a windowed layer sees at most."""
     windowed_share: float = 0.0
     """Share of the layers that are windowed."""
+    tied_embeddings: bool = True
+    """Embedding and head are one matrix."""
 
     @property
     def layer_weights(self) -> Number:
@@ -39,6 +41,17 @@ class Decoder:
         return (
             self.hidden_size * (2 * q + 2 * kv) + matrices * self.hidden_size * self.ffn_hidden_size
         )
+
+    @property
+    def embedding_weights(self) -> Number:
+        """Elements of the embedding, and of the head."""
+        return self.vocab_size * self.hidden_size
+
+    def vocabulary_weights(self, pp: Number) -> Number:
+        """Elements of embedding and head on a stage that has them: one matrix, or two where they
+        are not tied and share the only stage."""
+        matrices = 1.0 if self.tied_embeddings else where(pp > 1, 1.0, 2.0)
+        return matrices * self.embedding_weights
 
     @property
     def causal_pairs(self) -> Number:
@@ -73,7 +86,7 @@ class Layout:
     """Share of the layers that run every second product and all pointwise operators again."""
     gpus_per_node: int = 8
     shard_group: Number | None = None
-    """ZeRO-3 over this many ranks, replicated over the others (HSDP); None: over all of dp."""
+    """ZeRO over this many ranks, replicated over the others (HSDP); None: over all of dp."""
     schedule: str = "interleaved"
     """A key of `pipeline.SCHEDULES`; interleaved is 1F1B where vpp is 1."""
 
@@ -191,6 +204,12 @@ class Software:
     overlaps_pipeline_sends: bool
     scatters_sends: bool
     """Pipeline sends carry 1/tp of the activation also without sequence parallelism."""
+    overlaps_weight_gather: bool = False
+    """ZeRO 1 and 2 gather the updated weights beside the next step's first forward pass."""
+    reduces_whole_gradients: bool = False
+    """ZeRO 1 and 2 all-reduce gradients, of which each rank then uses its part."""
+    root_holds_head: bool = False
+    """ZeRO-3 gathers the head with the embedding, before the first layer (FSDP1's root)."""
     stops_recompute_early: bool = False
     """A recomputed block's last product is not run again, since nothing is saved after it."""
     fp8: bool = False

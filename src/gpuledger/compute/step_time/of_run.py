@@ -80,6 +80,7 @@ def decoder_of(model: Model, training: Training) -> Decoder:
         rotary=model.positions == "rotary",
         window=model.sliding_window,
         windowed_share=windowed / model.num_layers,
+        tied_embeddings=model.tie_embeddings,
     )
 
 
@@ -151,6 +152,8 @@ def software_of(run: Run) -> Software:
             "accumulate_bytes": 6.0 if training.precision in ("bf16", "bf16-master") else 12.0,
             "scatters_sends": run.parallel.framework != "deepspeed",
             "overlaps_data_parallel": run.parallel.framework is not None,
+            "overlaps_weight_gather": run.parallel.framework != "deepspeed",
+            "root_holds_head": run.parallel.framework == "fsdp1",
             "stops_recompute_early": True,
             "counted": counted_of(run),
         }

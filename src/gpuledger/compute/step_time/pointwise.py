@@ -19,7 +19,8 @@ ACTIVATION_BYTES, GATED_BYTES = 4.0, 6.0
 TRANSPOSE_BYTES, ROTARY_BYTES = 4.0, 8.0
 """Per element of queries, keys and values: their layout alone, or rotation and layout."""
 QUANTISE_BYTES = 4.0
-"""fp8: an operand is read in 16 bit and written twice in 8 bit, once transposed."""
+"""fp8: an operand is read in 16 bit and written twice in 8 bit, once transposed. Weights once a
+step (Transformer Engine, is_first_microbatch), the others in every pass."""
 BACKWARD_TRAFFIC = 2.0
 """Backward reads the gradient and what was saved, and writes a gradient."""
 

@@ -14,17 +14,20 @@ from .collectives import (
     send_seconds,
 )
 from .data_parallel import (
-    RankGradients,
+    RankWeights,
     exposed_seconds,
     gradient_seconds,
+    root_weights,
     shard_seconds,
+    tied_embedding_seconds,
     updated_weights,
+    weight_gather_seconds,
 )
 from .inputs import Decoder, Device, Layout, Software
 from .layer import HEAD_HOST_KERNELS, LayerSeconds, head_seconds, layer_seconds
 from .local import Local
 from .pipeline import StageSeconds, bubble_seconds, layers_of_stage, slowest_stage_seconds
-from .pointwise import stream_seconds
+from .pointwise import QUANTISE_BYTES, stream_seconds
 
 ACTIVATION_ITEM_BYTES = 2.0
 COLLECTIVES_PER_PASS = 2
@@ -177,10 +180,15 @@ def step_breakdown(
     head = maximum(shared.head, HEAD_HOST_KERNELS * software.host_seconds)
     stage = layers * one_layer + sends
     slowest = slowest_stage_seconds(stage, one_layer, head, short)
-    embedding = decoder.vocab_size / layout.tp * decoder.hidden_size
-    rank_weights = layers * weights + embedding
+    rank = RankWeights(
+        layers * weights + decoder.vocabulary_weights(layout.pp) / layout.tp,
+        weights + root_weights(decoder, layout, software),
+        layers * layer.forward,
+        layers * layer.backward,
+    )
+    quantised = QUANTISE_BYTES * layers * weights if software.fp8 else 0.0
     optimizer = stream_seconds(
-        device, software.optimizer_bytes * updated_weights(layout, rank_weights)
+        device, software.optimizer_bytes * updated_weights(layout, rank.weights) + quantised
     )
     parts, per_step = shared.layer.parts, n * layers
     return Breakdown(
@@ -195,12 +203,9 @@ def step_breakdown(
         * (sum(shared.context_parallel) + layout.recompute_layers * shared.context_parallel[0]),
         zero_gathers=per_step * zero,
         pipeline_sends=n * sends,
-        data_parallel=gradient_seconds(
-            layout,
-            device,
-            software,
-            RankGradients(rank_weights, weights + embedding, layers * layer.backward),
-        ),
+        data_parallel=gradient_seconds(layout, device, software, rank)
+        + weight_gather_seconds(layout, device, software, rank)
+        + tied_embedding_seconds(decoder, layout, device, software),
         bubble=pipeline_bubble(layout, layers, layer, shared, (one_layer, send)),
         optimizer=optimizer,
     )
