@@ -16,6 +16,7 @@ from .config.fused_kernels import division_problems
 from .config.parallelism import Parallelism
 from .config.run import Run
 from .errors import InputError, NotYetError, Problem
+from .garbage import collected_later
 from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
 from .memory.context import at_heaviest_rank
@@ -145,6 +146,7 @@ class Estimate:
     warnings: tuple[str, ...]
 
 
+@collected_later()
 def estimate(run: Run, *, convention: str = DEFAULT_CONVENTION, replay: bool = False,
              settings: AllocatorSettings = DEFAULT_SETTINGS,
              assumptions: tuple[str, ...] = ()) -> Estimate:

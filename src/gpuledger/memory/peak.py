@@ -20,7 +20,7 @@ from .layers import Walk, plan_walk
 from .ledger import Memory
 from .states import State, constants_of, kept_states, model_states, step_constants
 from .step import StepRunner
-from .zero import UNDIVIDED
+from .zero import UNDIVIDED, Division
 
 DIFFERENT_MICRO_BATCHES = 3                 # the first, any in the middle, the last
 LiveKey = tuple[str, str, str, bool]        # category, name, detail, in a layer
@@ -88,7 +88,9 @@ class StepPeak:
 
     def whole_states_bytes(self) -> Size:
         """Masters and optimizer states of all ranks together, without padding."""
-        states = model_states(self.counted, self.training, UNDIVIDED)
+        whole = isinstance(self.policy, Division) and not self.policy.divides(1)
+        states = (self.states if whole                   # this rank's are those of all ranks
+                  else model_states(self.counted, self.training, UNDIVIDED))
         return sum(state.nbytes for state in states if state.category == "optimizer")
 
     def find(self) -> Peak:
@@ -149,8 +151,8 @@ class StepPeak:
         return best, position
 
     def _level_at_end(self, memory: Memory) -> Size:
-        return sum(sign * nbytes * self._stands_for(memory, number)
-                   for sign, number, nbytes in memory.events)
+        return sum(memory.sizes[number] * self._stands_for(memory, number)
+                   for number, holders in enumerate(memory.holders) if holders)
 
     def _stands_for(self, memory: Memory, number: int) -> int:
         """How many allocations of the model this one is the account of."""

@@ -68,7 +68,7 @@ def model_states(weights: Counted, training: Training, policy: Policy) -> list[S
 def _share_of_state(state: Tensor, share: Share) -> Share:
     """A state of the parameter's own shape is divided as the parameter is."""
     if state.shape == share.local.shape:
-        return replace(share, local=state)
+        return Share(state, share.count, share.whole_elements, share.padding_elements, share.over)
     return Share(state, share.count, state.numel)
 
 

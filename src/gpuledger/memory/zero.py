@@ -15,7 +15,7 @@ from gpuledger.program.sizes import Size, ceil_div
 from gpuledger.program.tensor import ITEMSIZE, Tensor
 
 from .group_timeline import GroupTimeline
-from .policy import Counted, Policy, Share
+from .policy import Counted, Policy, Share, whole
 from .schedule import Step
 
 
@@ -60,7 +60,9 @@ class Division(Policy):
         return self._shares(weights, 1)
 
     def _shares(self, weights: Counted, stage: int) -> list[Share]:
-        over = f" / {self.dp} ranks" if self.divides(stage) else ""
+        if not self.divides(stage):
+            return whole(weights)
+        over = f" / {self.dp} ranks"
         return [Share(self.part(weight, stage), count, weight.numel,
                       self.padding_elements(weight, stage), over) for weight, count in weights]
 
