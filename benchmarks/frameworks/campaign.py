@@ -39,19 +39,9 @@ def compare(framework: str, device: EmulatedDevice, first_seed: int) -> dict[str
     return {"device": device.name} | summary
 
 
-def main() -> None:
-    """Runs all and writes one JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("campaign.json"))
-    given = parser.parse_args()
-    rows = []
-    for number, device in enumerate(DEVICES):
-        for framework in COUNTS:
-            if framework == "deepspeed" and find_spec("deepspeed") is None:
-                continue
-            rows.append(compare(framework, device, FIRST_SEED + 1000 * number))
-            print(rows[-1], file=sys.stderr, flush=True)
-    result = {
+def result_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The file's content."""
+    return {
         "what": "streams of allocations and frees of a steady step as one rank of N, and the peak of requested bytes "
                 "where the rank is the one that is estimated",
         "how": "python benchmarks/frameworks/campaign.py, PyTorch on the emulated GPU",
@@ -63,7 +53,21 @@ def main() -> None:
         "peaks": sum(row["peaks"] for row in rows),
         "equal_peaks": sum(row["equal_peaks"] for row in rows),
         "worst_peak_error_bytes": max(row["worst_peak_error_bytes"] for row in rows), "rows": rows}
-    write_whole(given.out, json.dumps(result, indent=1) + "\n")
+
+
+def main() -> None:
+    """Runs all; the file is written anew after each framework."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("campaign.json"))
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for number, device in enumerate(DEVICES):
+        for framework in COUNTS:
+            if framework == "deepspeed" and find_spec("deepspeed") is None:
+                continue
+            rows.append(compare(framework, device, FIRST_SEED + 1000 * number))
+            print(rows[-1], file=sys.stderr, flush=True)
+            write_whole(given.out, json.dumps(result_of(rows), indent=1) + "\n")
 
 
 if __name__ == "__main__":
