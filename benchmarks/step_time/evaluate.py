@@ -22,16 +22,24 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 
+from choices import (  # noqa: E402
+    choice,
+    cost_of_random_errors,
+    doublings,
+    shape_error,
+)
 from page import page  # noqa: E402
 from predict import held_out_halves, predict  # noqa: E402
 from rows import HOST_SECONDS, Row, published_rows  # noqa: E402
-from scores import choice, constant_mfu, score  # noqa: E402
+from scores import constant_mfu, score  # noqa: E402
 
 from gpuledger.compute.step_time.curves import architecture_of, data  # noqa: E402
 from gpuledger.compute.step_time.error_range import family_of  # noqa: E402
 from gpuledger.config import load_gpu  # noqa: E402
 from gpuledger.files import write_whole  # noqa: E402
 
+RANDOM_ERRORS = (4, 5, 6, 7, 8.5)
+"""Mean absolute errors, in percent, of which the cost of choosing is shown."""
 SINGLE_NODE, MULTI_NODE = "vTrain single node", "vTrain multi node"
 NO_RANGE = {
     SINGLE_NODE: "small models whose time is the host's, which is not known for that machine",
@@ -66,7 +74,7 @@ def evaluate() -> dict[str, Any]:
         "groups": table,
         "host_time": host_time(groups[SINGLE_NODE]),
         "all_others": all_others(rows),
-        "choices": choices(groups),
+        "choices": choices(rows),
         "families": families(rows),
         "ampere_link_on_hopper": ampere_link_on_hopper(rows),
     }
@@ -76,6 +84,7 @@ def host_time(rows: list[Row]) -> dict[str, Any]:
     """The single-node rows with the host time of that machine, taken from the half that is not
     scored."""
     halves = []
+    random_costs = []
     for host, predicted, rest in held_out_halves(rows):
         measured = np.array([row.step_seconds for row in rest])
         halves.append(
@@ -85,13 +94,26 @@ def host_time(rows: list[Row]) -> dict[str, Any]:
                 "choice": asdict(found) if (found := choice(predicted, rest)) else None,
             }
         )
+        random_costs.append(
+            [cost_of_random_errors(rest, size, draws=20) for size in RANDOM_ERRORS]
+        )
     means = [half["mean_absolute"] for half in halves]
+    host_seconds = float(np.median([half["host_seconds"] for half in halves]))
+    everywhere = predict(rows, host_seconds)
     return {
         "halves": halves,
         "mean": float(np.mean(means)),
         "min": min(means),
         "max": max(means),
-        "host_seconds": float(np.median([half["host_seconds"] for half in halves])),
+        "host_seconds": host_seconds,
+        "random_errors": dict(
+            zip(map(str, RANDOM_ERRORS), np.mean(random_costs, 0).tolist(), strict=True)
+        ),
+        "shape_errors": {
+            f"2048, tp {tp}, micro-batch 2": shape_error(everywhere, rows, 2048, tp, 2)
+            for tp in (2, 4)
+        },
+        "doublings": doublings(rows),
     }
 
 
@@ -107,9 +129,14 @@ def all_others(rows: list[Row]) -> dict[str, Any]:
     return asdict(score(predict(kept), np.array([row.step_seconds for row in kept])))
 
 
-def choices(groups: dict[str, list[Row]]) -> dict[str, Any]:
+def choices(rows: list[Row]) -> dict[str, Any]:
     """What choosing by prediction costs, where a source has several layouts of the same work."""
-    found = {name: choice(predict(members), members) for name, members in groups.items()}
+    sources: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        sources[row.source].append(row)
+        if not row.group.startswith("vTrain"):
+            sources["all but vTrain"].append(row)
+    found = {name: choice(predict(members), members) for name, members in sources.items()}
     return {name: asdict(value) for name, value in found.items() if value is not None}
 
 

@@ -53,16 +53,20 @@ class Row:
     step_seconds: float
 
     @property
+    def source(self) -> str:
+        """The group, with the schedules of one paper together."""
+        return "Zero Bubble" if self.group.startswith("Zero Bubble") else self.group
+
+    @property
     def work(self) -> tuple[object, ...]:
-        """Rows with equal work on equal GPUs differ in their layout alone."""
-        d, p = self.decoder, self.layout
+        """Rows with equal work on equal GPUs in equal software differ in their layout alone."""
+        p = self.layout
         return (
-            self.group,
+            self.source,
             self.gpu,
-            d.num_layers,
-            d.hidden_size,
-            d.num_heads,
-            d.seq_len,
+            self.profile,
+            self.precision,
+            self.decoder,
             p.gpus,
             p.global_batch_size,
         )

@@ -1,4 +1,4 @@
-"""Errors of predicted seconds, the baseline beside them, and what a choice by prediction costs."""
+"""Errors of predicted seconds, and the baseline beside them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from rows import Row
-
-TIE = 0.03
-"""Predictions this close are a tie, which the smallest micro-batch wins."""
 
 
 @dataclass(frozen=True)
@@ -100,46 +97,3 @@ def constant_mfu(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 def kind(row: Row) -> tuple[str, bool]:
     return row.gpu.split("-")[0], row.precision == "fp8"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Measured seconds of the chosen layout over the best measured one, minus 1, in percent; the
-    mean and the largest over groups of three or more layouts with equal work, and what the median
-    layout costs."""
-
-    groups: int
-    mean: float
-    max: float
-    median_layout: float
-
-
-def choice(predicted: np.ndarray, rows: Sequence[Row]) -> Choice | None:
-    """What it costs to take the layout that is predicted to be the fastest."""
-    members: dict[Hashable, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        members[row.work].append(index)
-    chosen, median = [], []
-    for indices in members.values():
-        layouts = {
-            (
-                rows[i].layout.tp,
-                rows[i].layout.pp,
-                rows[i].layout.vpp,
-                rows[i].layout.micro_batch_size,
-            )
-            for i in indices
-        }
-        if len(layouts) < 3:
-            continue
-        best = min(predicted[i] for i in indices)
-        near = [i for i in indices if predicted[i] <= (1 + TIE) * best]
-        pick = min(near, key=lambda i: rows[i].layout.micro_batch_size)
-        measured = np.array([rows[i].step_seconds for i in indices])
-        chosen.append(100 * (rows[pick].step_seconds / measured.min() - 1))
-        median.append(100 * (np.median(measured) / measured.min() - 1))
-    if not chosen:
-        return None
-    return Choice(
-        len(chosen), float(np.mean(chosen)), float(np.max(chosen)), float(np.mean(median))
-    )
