@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
-from gpuledger import __version__
-from gpuledger.advice import changed
 from gpuledger.cli.report import subjects_of
-from gpuledger.compute.step_time.of_run import step_time
 from gpuledger.config import RunOptions, load_run
-from gpuledger.config.run import Run
-from gpuledger.estimate import estimate
 from gpuledger.files import write_whole
+from gpuledger.planner.ask import Wishes, question_of
+from gpuledger.planner.plan import plan
 from gpuledger.report.build import Picture, Subject, build_report
-from gpuledger.report.charts.pareto import Plan, pareto
 from gpuledger.report.charts.parity import parity
 from gpuledger.report.measured import read_measurement, steps_of
 from gpuledger.report.pictures import picture
+from gpuledger.report.plan_chart import plan_chart
 
 IMAGES = Path(__file__).parent / "images"
 EMULATED = Path(__file__).parents[1] / "tests" / "data" / "emulated_runs" / "pythia-70m.json"
@@ -41,7 +37,7 @@ def main(measured: list[Path]) -> None:
         write(shown, shown.name.removeprefix("zero-3-"))
     write_whole(IMAGES / "readme.svg", report.pictures[0].files["svg"])
     write(measured_timeline(), "timeline_measured")
-    write(plans_picture(subjects[3]), "pareto")
+    write(plans_picture(), "pareto")
     if measured:
         footer = "measured: PyTorch 2.14 on the emulated GPU"
         pairs = [pair for path in measured for pair in read_measurement(path).pairs]
@@ -56,21 +52,11 @@ def measured_timeline() -> Picture:
     return next(shown for shown in report.runs[0].pictures if shown.name.endswith("timeline"))
 
 
-def plans_picture(subject: Subject) -> Picture:
-    """Every ZeRO stage, recompute policy and micro-batch, each with its forecast step time."""
-    plans = []
-    for zero, recompute, micro in product((0, 1, 2, 3), ("none", {"every": 2}, "full"), (1, 2, 4)):
-        run: Run = changed(subject.run, {
-            "parallel.zero_stage": zero, "training.recompute": recompute,
-            "training.micro_batch_size": micro, "training.global_batch_size": 32})
-        memory = estimate(run).memory
-        words = recompute if isinstance(recompute, str) else "every 2"
-        plans.append(Plan(f"ZeRO {zero}, recompute {words}, micro-batch {micro}",
-                          step_time(run).step_seconds, memory.device_used_bytes, memory.fits))
-    capacity = subject.run.cluster.gpu.capacity_bytes
-    return picture(pareto("llama-3-8b on 8 h100-80gb-sxm", plans, capacity,
-                          f"gpuledger {__version__} · global batch 32 x 8,192 tokens · bf16-mixed "
-                          "· allocated bytes · forecast step time", "pareto"))
+def plans_picture() -> Picture:
+    """The first story of docs/plans.md."""
+    options = RunOptions(gpu="h100-80gb-sxm", global_batch=1024)
+    question, _ = question_of("llama-2-7b", options, Wishes(gpus="8", tokens="100B"))
+    return picture(plan_chart(plan(question)))
 
 
 def write(shown: Picture, name: str) -> None:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 from gpuledger.report.charts.allocator_map import MapBlock, MapSegment, allocator_map
 from gpuledger.report.charts.breakdown import Bar, breakdown
@@ -9,7 +11,7 @@ from gpuledger.report.charts.chart import Chart
 from gpuledger.report.charts.conventions import Conventions, conventions
 from gpuledger.report.charts.feasibility import HeatCell, HeatMap, feasibility
 from gpuledger.report.charts.levels import Line
-from gpuledger.report.charts.pareto import Plan, pareto
+from gpuledger.report.charts.pareto import FITS, FITS_NOT, PASSED_OVER, Plan, Plans, pareto
 from gpuledger.report.charts.parity import Pair, parity
 from gpuledger.report.charts.roofline import Operator, Roof, roofline
 from gpuledger.report.charts.time_breakdown import StepTime, time_breakdown
@@ -62,9 +64,28 @@ def pulse(label: str, capacity_gib: float, at: float = 0.5) -> Timeline:
 
 
 def plans() -> list[Plan]:
-    return [Plan(f"tp{tp} pp{pp} dp{64 // tp // pp}", 6 / tp**0.5 + pp * 0.3 + zero,
-                 int((150 / tp / pp**0.7 + zero * 3 + 8) * GIB), 150 / tp / pp**0.7 + zero * 3 + 8 < 79)
-            for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8) for zero in (0, 1)]
+    """Fitting, passed over and not; two of the best ones so close that one covers the other."""
+    found = []
+    for tp, pp, zero in product((1, 2, 4, 8), (1, 2, 4, 8), (0, 1)):
+        seconds, gibs = 6 / tp**0.5 + pp * 0.3 + zero, 150 / tp / pp**0.7 + zero * 3 + 8
+        kind = FITS_NOT if gibs >= 76 else PASSED_OVER if seconds < 2.8 else FITS
+        found.append(Plan(f"tp{tp} pp{pp} dp{64 // tp // pp}", seconds, int(gibs * GIB), kind))
+    best = sorted((plan for plan in found if plan.kind == FITS), key=lambda plan: plan.step_seconds)
+    ranks = {plan: rank for rank, plan in enumerate(best[:7], 1)}
+    return [replace(plan, rank=ranks.get(plan, 0)) for plan in found]
+
+
+def many_plans(number: int = 3000) -> list[Plan]:
+    """A cloud; the five best side by side, with names that are too long for it."""
+    found = [Plan(f"tp8 pp16 cp4 dp1024 vpp12 zero1 mb{i} every2", 20 + (i * 37 % number) / 150,
+                  int((8 + (i * 53 % number) / 20) * GIB), FITS if i * 53 % number < 1360 else FITS_NOT)
+             for i in range(number)]
+    best = sorted((p for p in found if p.kind == FITS), key=lambda p: p.step_seconds)[:5]
+    return [replace(plan, rank=best.index(plan) + 1 if plan in best else 0) for plan in found]
+
+
+def drawn_plans(title: str, dots: list[Plan]) -> Plans:
+    return Plans(f"{LONG}: {title}", LONG, dots, 79 * GIB, 75 * GIB, "room")
 
 
 def operators() -> list[Operator]:
@@ -103,8 +124,14 @@ def samples() -> Iterator[Chart]:
     yield conventions(Conventions(LONG, counts, {}), FOOTER)
     yield conventions(Conventions(LONG, counts, {k: v / 3e15 for k, v in counts.items()}), FOOTER, "mfu")
     yield allocator_map(LONG, segments(), FOOTER)
-    yield pareto(LONG, plans(), 79 * GIB, FOOTER)
-    yield pareto("nothing", [Plan("tp1", 1.0, 90 * GIB, False)], 79 * GIB, FOOTER, "pareto-none")
+    yield pareto(drawn_plans("tp 8 is best", plans()), FOOTER)
+    yield pareto(drawn_plans("many", many_plans()), FOOTER, "pareto-many")
+    yield pareto(drawn_plans("slow", [Plan("tp1", 0.001, GIB, FITS, 1), Plan("b", 1e6, 5, FITS)]), FOOTER,
+                 "pareto-far-apart")
+    yield pareto(drawn_plans("nothing fits", [replace(plan, kind=FITS_NOT, peak_bytes=plan.peak_bytes * 40, rank=0)
+                                              for plan in plans()]), FOOTER, "pareto-none")
+    yield pareto(drawn_plans("one does not", [Plan("tp1", 1.0, 90 * GIB, FITS_NOT)]), FOOTER, "pareto-no-one")
+    yield pareto(drawn_plans("one fits", [Plan("mb1", 0.0582, 6 * GIB, FITS, 1)]), FOOTER, "pareto-one")
     parts = {"compute": 3.1, "exposed communication": 0.001, "bubble": 0.3, "optimizer": 0.05}
     yield time_breakdown([StepTime(LONG, parts), StepTime("B", parts | {"bubble": 9.0})], FOOTER)
     yield roofline(LONG, operators(), Roof("h100-80gb-sxm", 989e12, 3.35e12), FOOTER)

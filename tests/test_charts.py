@@ -20,9 +20,10 @@ from gpuledger.errors import InputError
 from gpuledger.report.charts.breakdown import breakdown
 from gpuledger.report.charts.chart import Chart
 from gpuledger.report.charts.layout import shortened, spread, text_width, wrapped
-from gpuledger.report.charts.pareto import frontier
+from gpuledger.report.charts.pareto import FITS_NOT, frontier
 from gpuledger.report.charts.parity import title_of
 from gpuledger.report.charts.save import FORMATS, rendered, write_chart
+from gpuledger.report.charts.seconds import factor_ticks, seconds_text
 from gpuledger.report.charts.style import COLOURS, ON_DARK, PAPER, style, text_on
 
 CHARTS = {chart.name: chart for chart in samples()}
@@ -131,8 +132,31 @@ def test_frontier_is_what_no_other_plan_beats() -> None:
     assert [p.step_seconds for p in best] == sorted(p.step_seconds for p in best)
     assert all(a.peak_bytes > b.peak_bytes for a, b in pairwise(best))
     for plan in plans():
-        if plan.fits:
+        if plan.kind != FITS_NOT:
             assert any(b.step_seconds <= plan.step_seconds and b.peak_bytes <= plan.peak_bytes for b in best)
+
+
+def test_best_plans_have_their_numbers_and_markers_are_explained() -> None:
+    texts = [text for text, _ in text_boxes(CHARTS["pareto"])]
+    assert "1" in texts and any(text.startswith("1  tp") for text in texts)
+    assert {"numbered: best plans", "does not fit", "fits, but not in its framework"} <= set(texts)
+    assert "fits" not in [text for text, _ in text_boxes(CHARTS["pareto-none"])]
+    assert "capacity\n79.00 GiB" in texts and "room\n75.00 GiB" in texts
+
+
+@given(st.floats(1e-3, 1e6), st.floats(2.6, 1e5))
+@settings(max_examples=200, deadline=None)
+def test_ticks_of_factors_are_round_and_few(low: float, factor: float) -> None:
+    ticks = factor_ticks(low, low * factor)
+    assert 1 <= len(ticks) <= 8
+    assert all(low <= tick <= low * factor for tick in ticks)
+    assert all(float(f"{tick:.1e}") == pytest.approx(tick, rel=1e-12) for tick in ticks)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (39.58, "39.6 s"), (1567.2, "1,567 s"), (0.05821, "0.0582 s"), (999.4, "999 s"), (999.7, "1,000 s")])
+def test_seconds_are_never_powers_of_ten(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
 
 
 def test_parity_states_bias_mean_and_worst() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuledger.units import scaled
 
 from .chart import Chart
-from .labels import Box, name_dots
+from .labels import Box, Label, name_dots
 from .layout import Body, Frame, Heading
 from .style import COLOURS, INK, MUTED, PAPER, SMALL_POINTS, styled
 
@@ -140,5 +140,6 @@ def roofline(
         (x, roof.reachable(x))
         for x in (low * (high / low) ** (i / ROOF_POINTS) for i in range(ROOF_POINTS))
     ]
-    name_dots(axes, [(op.intensity, speed, op.label) for op, speed in order], roof_points, [top])
+    labels = [Label(op.intensity, speed, op.label) for op, speed in order]
+    name_dots(axes, labels, roof_points, [top])
     return chart
