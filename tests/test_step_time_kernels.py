@@ -10,7 +10,7 @@ import pytest
 from gpuledger.compute.step_time.attention import attention_seconds, fused_seconds
 from gpuledger.compute.step_time.gemm import linear_seconds, product_seconds, softened_waves
 from gpuledger.compute.step_time.inputs import Product
-from gpuledger.compute.step_time.layer import head_seconds
+from gpuledger.compute.step_time.layer import head_seconds, layer_seconds
 from gpuledger.compute.step_time.local import Local
 from gpuledger.compute.step_time.pointwise import (
     pointwise_seconds,
@@ -97,6 +97,22 @@ def test_unfused_attention_pays_for_the_scores() -> None:
         - attention_seconds(GPT, layout(), A100, plain).forward
     )
     assert extra == pytest.approx(5 * scores / 1.8e12, rel=1e-9)
+
+
+def test_megatrons_softmax_needs_a_multiple_of_4_heads() -> None:
+    """16 heads over tp 8 and one sequence are 2: 33 and 35 bytes a score more, and 4 kernels."""
+    kernel = megatron(fused_attention=False, fused_softmax=True)
+    eager = megatron(fused_attention=False)
+    for micro, falls_back in ((1, True), (2, False)):
+        placed = layout(gpus=8, tp=8, micro_batch_size=micro)
+        with_kernel = attention_seconds(GPT, placed, A100, kernel)
+        without = attention_seconds(GPT, placed, A100, eager)
+        scores = micro * 2 * 2048 * 2048
+        more = [(b * scores / 1.8e12 + 4 * 3e-6) * falls_back for b in (33, 35)]
+        assert with_kernel.forward - without.forward == pytest.approx(more[0], rel=1e-9)
+        assert with_kernel.backward - without.backward == pytest.approx(more[1], rel=1e-9)
+        assert layer_seconds(GPT, placed, A100, kernel).more_kernels == 4 * falls_back
+    assert layer_seconds(GPT, layout(tp=8), A100, megatron(fused_softmax=True)).more_kernels == 0
 
 
 def test_traffic_of_a_gpt_layer_by_hand() -> None:

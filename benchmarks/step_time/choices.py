@@ -9,7 +9,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from rows import Row
 
+from gpuledger.compute.step_time.attention import softmax_falls_back
 from gpuledger.compute.step_time.inputs import Layout
+from gpuledger.compute.step_time.local import Local
 
 Rule = tuple[float, Callable[[Layout], float]]
 RULES: dict[str, Rule] = {
@@ -117,10 +119,13 @@ def cost_of_random_errors(
 
 def doublings(rows: Sequence[Row]) -> dict[str, float]:
     """Pairs of rows that differ in the micro-batch's size alone, one twice the other; in how many of
-    them twice the work was measured to take less time, and the most that it took less, percent."""
+    them twice the work was measured to take less time, and the most that it took less, percent.
+    Left out: rows whose softmax is outside Megatron's kernel, which is slower for a known reason."""
     found = {}
     for row in rows:
         p = row.layout
+        if softmax_falls_back(Local.of(row.decoder, p), row.software):
+            continue
         place = (row.decoder, p.tp, p.pp, p.dp, p.num_microbatches)
         found[(place, p.micro_batch_size)] = row.step_seconds
     pairs = [

@@ -46,8 +46,8 @@ Why: the errors belong to layer shapes that win. With that host time, layers of 
 at tp 2 and micro-batch 2, and {slow:+.0f} % at tp 4 and micro-batch 2. Errors of
 {sizes} % drawn at random would cost {random} %. No model that
 grows with the work can have such shapes right: in {pairs[shorter]} of {pairs[pairs]} pairs of rows that
-differ in the size of the micro-batch alone, twice the work was measured to take less time, by up to
-{pairs[most]:.0f} %.
+differ in the size of the micro-batch alone (softmax in the same kernel), twice the work was measured to
+take less time, by up to {pairs[most]:.0f} %.
 """
 FIRST_MODEL = {
     "vTrain single node": 24.76,
@@ -117,6 +117,7 @@ NOTES = """\
 - What was not in the first version: ZeRO 1 and 2 gather the updated weights after the optimizer, over a
   group where the framework divides so (InternEvo 16.0 to 12.1 %); DeepSpeed's pipeline in bf16 adds and
   all-reduces fp32 gradients (BLOOM 14.1 to 8.8 %); nothing hides ZeRO-3's first gather and last scatter.
+  Megatron's softmax kernel needs a multiple of 4 heads on a rank (12 rows of vTrain's node).
   Each is read from the framework's code. BLOOM's was looked for because its errors grew with the
   data-parallel ranks, so there the structure is in-sample.
 - Tensor-parallel messages hidden under products (tp_comm_overlap of the fp8 recipes) are not modelled.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arithmetic import ceil, minimum, sqrt
+from .arithmetic import Number, ceil, minimum, sqrt, where
 from .gemm import Passes, linear_seconds
 from .inputs import Decoder, Device, Layout, Software
 from .local import Local
@@ -16,6 +16,12 @@ BACKWARD_WORK = 2.5
 SCORE_BYTES, SCORE_DROPOUT_BYTES = (4.0, 6.0), (9.0, 11.0)
 """Bytes per score, forward and backward: scale, mask and softmax read and write it in 16 bit;
 dropout adds a mask and another pass."""
+FUSED_SOFTMAX_MULTIPLE = 4
+"""Megatron's softmax kernel needs sequences x heads of a rank to be a multiple of this."""
+FALLBACK_BYTES, FALLBACK_KERNELS = (33.0, 35.0), 4
+"""What is more per score, forward and backward, and in each pass, where it does not apply: a cast to
+fp32 (6 bytes), scale (8), mask (9), softmax (8, backward 12) and a cast back (6), less the kernel's
+own 4 and 6."""
 
 
 def attention_seconds(
@@ -60,9 +66,20 @@ def unfused_seconds(decoder: Decoder, layout: Layout, device: Device, software: 
     if software.counted is not None:  # then the layer's traffic holds that of the scores
         forward, backward = 0.0, 0.0
     scores = batch * s * s
+    falls_back = softmax_falls_back(local, software)
+    forward = forward + falls_back * FALLBACK_BYTES[0]
+    backward = backward + falls_back * FALLBACK_BYTES[1]
+    kernels = 2 + falls_back * FALLBACK_KERNELS
     # Neither product holds a weight: both halves of its backward are gradients of inputs.
     return Passes(
-        products.forward + stream_seconds(device, forward * scores, 2),
-        products.backward + stream_seconds(device, backward * scores, 2),
+        products.forward + stream_seconds(device, forward * scores, kernels),
+        products.backward + stream_seconds(device, backward * scores, kernels),
         0.0,
     )
+
+
+def softmax_falls_back(local: Local, software: Software) -> Number:
+    """1 where Megatron's kernel is used but does not apply to this rank's heads, else 0. [T29]"""
+    if software.fused_attention or not software.fused_softmax:
+        return 0.0
+    return where(local.sequences_times_heads % FUSED_SOFTMAX_MULTIPLE > 0, 1.0, 0.0)

@@ -208,6 +208,8 @@ class Software:
     """ZeRO 1 and 2 gather the updated weights beside the next step's first forward pass."""
     reduces_whole_gradients: bool = False
     """ZeRO 1 and 2 all-reduce gradients, of which each rank then uses its part."""
+    fused_softmax: bool = False
+    """Unfused attention runs Megatron's kernel for scale, mask and softmax where its size allows."""
     root_holds_head: bool = False
     """ZeRO-3 gathers the head with the embedding, before the first layer (FSDP1's root)."""
     stops_recompute_early: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .arithmetic import Number
-from .attention import attention_seconds
+from .attention import FALLBACK_KERNELS, attention_seconds, softmax_falls_back
 from .gemm import Passes, linear_seconds
 from .inputs import Decoder, Device, Layout, Software
 from .local import Local
@@ -27,6 +27,8 @@ class LayerSeconds:
     """The forward product that a recompute which stops early leaves out (part of `gemm`)."""
     attention: Passes
     pointwise: Passes
+    more_kernels: Number
+    """Of each pass, beyond those that the software's profile counts."""
 
     @property
     def parts(self) -> dict[str, Passes]:
@@ -56,6 +58,7 @@ def layer_seconds(
         down.forward,
         attention_seconds(decoder, layout, device, software),
         pointwise_seconds(decoder, layout, device, software),
+        FALLBACK_KERNELS * softmax_falls_back(local, software),
     )
 
 

@@ -142,7 +142,7 @@ class LayerPasses:
             + again.work
             + again.communication
         )
-        collectives = where(layout.tp > 1, COLLECTIVES_PER_PASS, 0)
+        collectives = where(layout.tp > 1, COLLECTIVES_PER_PASS, 0) + shared.layer.more_kernels
         forward_kernels, backward_kernels = software.layer_kernels
         host_forward = software.host_seconds * (forward_kernels + collectives)
         host_backward = (
