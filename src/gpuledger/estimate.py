@@ -21,7 +21,7 @@ from .memory.allocator import AllocatorSettings
 from .memory.allocator.allocator import DEFAULT_SETTINGS
 from .memory.context import at_heaviest_rank
 from .memory.frameworks import unmodelled
-from .memory.host import NOTHING_OFFLOADED, HostMemory, host_memory
+from .memory.host import NOTHING_OFFLOADED, HostMemory, host_memory, ranks_per_node
 from .memory.outside import Outside, outside_of
 from .memory.oversized_buckets import bucket_warnings
 from .memory.peak import Live, Peak, StepPeak
@@ -226,7 +226,7 @@ def account(run: Run, peak: Peak, replayed: Replayed | None, stage: int = 0) -> 
 
 
 def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None, stage: int = 0) -> Memory:
-    """The same from the peak's sums."""
+    """The same from the peak's sums, with nothing offloaded."""
     gpu = run.cluster.gpu
     rounding = (peak.rounding_bytes if replayed is None
                 else replayed.peak_allocated_bytes - peak.requested_bytes)
@@ -241,6 +241,7 @@ def memory_of(run: Run, peak: PeakBytes, replayed: Replayed | None = None, stage
         capacity_bytes=gpu.capacity_bytes,
         num_alloc_retries=replayed.num_alloc_retries if replayed else 0,
         out_of_memory=replayed.out_of_memory if replayed else False,
+        host=HostMemory(ranks_per_node=ranks_per_node(run)),
         names_framework=run.parallel.world_size == 1 or run.parallel.framework not in (None, "single"))
 
 

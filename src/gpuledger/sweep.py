@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from multiprocessing import Pool
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from .errors import GpuledgerError
 from .estimate import Memory, device_of, estimate, memory_of, refuse_unmodelled
 from .memory.context import at_heaviest_rank
 from .memory.frameworks import policy_of
+from .memory.host import host_memory, offloads
 from .memory.many_peaks import SIZES, find_peaks
 from .memory.peak import DIFFERENT_MICRO_BATCHES
 from .memory.peak_bytes import PeakBytes, peak_bytes
@@ -176,17 +177,24 @@ def computed_task(
 def memories(runs: Sequence[Run]) -> list[Result]:
     """The memory of runs of one code path; what is refused is refused run by run."""
     device = device_of(runs[0])
-    if runs[0].parallel.cp > 1:                     # which rank needs most depends on the sizes
-        return [peak if isinstance(peak, GpuledgerError) else memory_of(run, peak)
-                for run, peak in ((run, alone(run)) for run in runs)]
+    peaks: list[PeakBytes | GpuledgerError]
+    together = runs[0].parallel.cp == 1             # else which rank needs most depends on the sizes
     try:
-        peaks: list[PeakBytes | GpuledgerError] = list(find_peaks(runs, device))
+        peaks = list(find_peaks(runs, device)) if together else [alone(run) for run in runs]
     except GpuledgerError:
         peaks = [alone(run) for run in runs]
     return [
-        peak if isinstance(peak, GpuledgerError) else memory_of(run, peak)
+        peak if isinstance(peak, GpuledgerError) else with_host(run, memory_of(run, peak))
         for run, peak in zip(runs, peaks, strict=True)
     ]
+
+
+def with_host(run: Run, memory: Memory) -> Memory:
+    """The same with what the run keeps in the host's memory."""
+    if not offloads(run):
+        return memory
+    finder = next(iter(finders(run, device_of(run))))
+    return replace(memory, host=host_memory(run, finder.policy, finder.counted))
 
 
 def memories_of(runs: Sequence[Run]) -> list[Result]:

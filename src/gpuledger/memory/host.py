@@ -42,7 +42,20 @@ def host_memory(run: Run, policy: Policy, weights: Counted) -> HostMemory:
     kept = policy.host(weights, run.training)
     pinned = total_bytes(k for k in kept if k.detail == PINNED)
     return HostMemory(pinned + offloaded_inputs(run, policy), total_bytes(kept) - pinned,
-                      min(run.cluster.gpus, run.cluster.gpus_per_node))
+                      ranks_per_node(run))
+
+
+def ranks_per_node(run: Run) -> int:
+    """Ranks that share a node's memory."""
+    return min(run.cluster.gpus, run.cluster.gpus_per_node)
+
+
+def offloads(run: Run) -> bool:
+    """Anything of the run waits in the host's memory."""
+    parallel = run.parallel
+    deepspeed = parallel.deepspeed
+    devices = deepspeed.offload_optimizer.device, deepspeed.offload_param.device
+    return run.training.offload != "none" or parallel.fsdp2.cpu_offload or "cpu" in devices
 
 
 def offloaded_inputs(run: Run, policy: Policy) -> int:
