@@ -39,6 +39,8 @@ def draw_run(rng: random.Random, kernels: str = "torch") -> Run:
 def with_fused_kernels(rng: random.Random, training: Training) -> Training:
     """The same by gpuledger's kernels; half of the runs with their AdamW."""
     changes: dict[str, Any] = {"kernels": "fused", "rmsnorm_implementation": "fused"}
+    if training.recompute == "per_op":              # of PyTorch's operators alone
+        changes["recompute"] = "full"
     if rng.random() < 0.5:
         changes |= {"optimizer": "adamw", "optimizer_implementation": "fused", "amsgrad": False,
                     "momentum": 0.0}
