@@ -42,7 +42,7 @@ TODAY = {
     "fms-fsdp A100-SXM": 6.8,
     "fms-fsdp H100-SXM": 23.5,
     "MaxText H100": 26.7,
-    "nanotron H100": 23.5,
+    "nanotron H100": 20.7,
     "Zero Bubble ZB-2p": 7.2,
     "Zero Bubble ZB-1p": 5.0,
     "Zero Bubble 1F1B": 4.8,
@@ -69,7 +69,7 @@ def test_with_its_host_time_vtrains_node_is_within_9_percent(result: dict[str, A
 
 def test_all_rows_of_others_in_one_score(result: dict[str, Any]) -> None:
     assert result["all_others"]["n"] == 488
-    assert result["all_others"]["mean_absolute"] < 14.4
+    assert result["all_others"]["mean_absolute"] < 14.2
 
 
 def test_only_named_sources_are_behind_the_first_version(result: dict[str, Any]) -> None:

@@ -116,7 +116,8 @@ NOTES = """\
   108 of 108 cases. Below about 8 % it rewards memorising.
 - What was not in the first version: ZeRO 1 and 2 gather the updated weights after the optimizer, over a
   group where the framework divides so (InternEvo 16.0 to 12.1 %); DeepSpeed's pipeline in bf16 adds and
-  all-reduces fp32 gradients (BLOOM 14.1 to 8.8 %); nothing hides ZeRO-3's first gather and last scatter.
+  all-reduces fp32 gradients (BLOOM 14.1 to 8.8 %); so does nanotron, which gathers weights after the step
+  (24.0 to 20.7 %); nothing hides ZeRO-3's first gather and last scatter.
   Megatron's softmax kernel needs a multiple of 4 heads on a rank (12 rows of vTrain's node).
   Each is read from the framework's code. BLOOM's was looked for because its errors grew with the
   data-parallel ranks, so there the structure is in-sample.

@@ -12,6 +12,7 @@ SOFTWARE_FAMILY = {
     "megatron-deepspeed": "Megatron",
     "megatron-deepspeed-bf16": "Megatron",
     "megatron-core": "Megatron",
+    "nanotron": "Megatron",
     "torch-eager": "PyTorch",
     "torch-compiled": "PyTorch",
 }
