@@ -240,6 +240,7 @@ WRONG = {
     "no layout": ([*GPT2, "--gpus", "5", "--global-batch", "8"], "no layout of gpt2 on 5 GPUs"),
     "a request without tokens": ([*ON_8, "-o", "x"],
                                  "a request needs to know how long"),
+    "an axis that is set": ([*ON_8, "--set", "tp=4"], "a plan chooses parallel.tp"),
     "all free": ([*ON_8, "--headroom", "100"],
                  "--headroom 100 is no share"),
 }

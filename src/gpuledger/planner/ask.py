@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from gpuledger.axes import MAX_CELLS, RANGE, Axis, parse_axis
-from gpuledger.config.options import RunOptions
+from gpuledger.config.options import RunOptions, parse_assignment
 from gpuledger.config.parallelism import Framework
 from gpuledger.config.problems import shown, suggestion, validated
 from gpuledger.config.resolve import resolve_run
@@ -23,7 +23,7 @@ from .question import AXES, By, Question
 NO_MESH = (
     "cluster.gpus=1", "parallel.dp=1", "parallel.tp=1", "parallel.pp=1", "parallel.vpp=1",
     "parallel.cp=1", "parallel.sequence_parallel=false", "parallel.schedule=null",
-    "parallel.stage_layers=null", "training.micro_batch_size=1",
+    "parallel.stage_layers=null", "training.micro_batch_size=1", "training.recompute=full",
 )  # fmt: skip
 FEWEST = "min"
 MOST_GPUS = 4096
@@ -56,6 +56,7 @@ def question_of(
     if wishes.gpus is None:
         raise InputError("the number of GPUs is not given",
                          "pass --gpus: 64, or 8..512, or 64,128, or min for as few as possible")
+    _check_settings(options.set)
     given = replace(options, gpus=None, set=(*options.set, *NO_MESH))
     run, assumptions = resolve_run(source, given)
     if any(line.startswith("global_batch_size") for line in assumptions):
@@ -79,6 +80,18 @@ def _said(assumptions: Sequence[str], precision_given: bool) -> Iterator[str]:
     if not precision_given:
         yield ("precision: bf16 as each framework does it (megatron: 16-bit weights with fp32 masters; "
                "fsdp2: fp32 shards, gathered in bf16, reduced in fp32; ddp: autocast)")
+
+
+def _check_settings(texts: Sequence[str]) -> None:
+    """What a plan chooses is not set: that would be passed over without a word."""
+    chosen = {path for text in NO_MESH for path in [text.partition("=")[0]]} | set(AXES)
+    for text in texts:
+        path = parse_assignment(text)[0]
+        if path in chosen - {"parallel.framework"}:
+            name = AXES.get(path)
+            raise InputError(f"--set {text[:60]}: a plan chooses {path}",
+                             f"give the axis its values: --over {name}=..." if name
+                             else "leave it out")
 
 
 def _check(question: Question) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuledger.config.frameworks import FSDP2Options
+from gpuledger.config.frameworks import FSDP1Options, FSDP2Options
 from gpuledger.config.parallelism import STAGES, Framework, Parallelism
 from gpuledger.config.run import Run
 from gpuledger.errors import GpuledgerError
@@ -19,8 +19,12 @@ from .question import Question
 from .walks import Array
 
 Choice = Framework | None
-USUAL: tuple[Choice, ...] = ("single", "ddp", "fsdp2", "megatron")
+USUAL: tuple[Choice, ...] = ("single", "ddp", "fsdp2", "megatron", "zero-redundancy-optimizer")
 """In this order: the first that can run a layout does."""
+CASTS: dict[str, FSDP1Options | FSDP2Options] = {
+    "fsdp1": FSDP1Options(param_dtype="bfloat16", reduce_dtype="float32"),
+    "fsdp2": FSDP2Options(param_dtype="bfloat16", reduce_dtype="float32"),
+}
 
 
 def neutral_space(question: Question) -> Space:
@@ -40,15 +44,16 @@ def neutral_space(question: Question) -> Space:
 def framework_run(question: Question, framework: Choice) -> Run:
     """The run in a framework, with the framework's own precision unless the run says which.
 
-    fsdp2 then casts parameters to bf16 and reduces gradients in fp32, as torchtitan does.
+    FSDP then casts parameters to bf16 and reduces gradients in fp32, as torchtitan does.
     """
     run, options = question.run, question.run.parallel
     changes: dict[str, Any] = {"framework": framework}
     precision = run.training.precision
     if not question.precision_given:
         precision = "bf16-master" if framework in (None, "megatron", "deepspeed") else "bf16-mixed"
-        if framework == "fsdp2" and options.fsdp2 == FSDP2Options():
-            changes["fsdp2"] = FSDP2Options(param_dtype="bfloat16", reduce_dtype="float32")
+        for name, usual in CASTS.items():
+            if framework == name and getattr(options, name) == type(usual)():
+                changes[name] = usual
     elif framework is None:
         changes["model_parallel"] = "megatron"
     return run.model_copy(

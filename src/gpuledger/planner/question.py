@@ -103,6 +103,8 @@ class Question:
 
     def _recompute(self) -> tuple[Recompute, ...]:
         """Selective means the attention core, which fused kernels recompute anyway."""
+        if self.run.training.offload != "none":           # of what recompute keeps
+            return ("full",)
         unfused = self.run.training.attention in ("eager", "math")
         return ("none", "selective", "full") if unfused else ("none", "full")
 
