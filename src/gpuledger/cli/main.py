@@ -148,7 +148,8 @@ def plan(
         "--headroom", help="percent of the memory that is kept free")] = 5.0,
     top: Annotated[int, typer.Option("--top", help="plans to show")] = 5,
     out: Annotated[Path | None, typer.Option(
-        "-o", "--out", help="folder for the request: run file, launcher, Slurm and Kubernetes jobs")] = None,
+        "-o", "--out", help="folder for the request (run file, launcher, Slurm and Kubernetes jobs) and "
+        "a page of the answer with its chart")] = None,
     price: Annotated[float | None, typer.Option("--price", help="of one GPU hour")] = None,
     request: Annotated[list[str] | None, typer.Option(
         "--request", metavar="KEY=VALUE",

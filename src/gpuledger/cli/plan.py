@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from .options import say
 from .progress import Progress
 
 FITS_NOT = 1
+PAGE = "plan.html"
 
 
 @dataclass(frozen=True)
@@ -57,25 +59,22 @@ def run_plan(source: str, options: RunOptions, how: PlanOptions) -> int:
     if answer.plans:
         say("warning", answer.plans[0].estimate.warnings)
         say("assumed", answer.plans[0].time.assumptions)
-    elif not how.json:
-        typer.echo(advice_text(answer))
+    advice = [] if answer.plans or (how.json and not how.out) else advice_lines(answer)
+    if advice and not how.json:
+        typer.echo("\n".join(advice))
     if how.chart:
         write_plan_chart(answer, how.chart)
-    if request is not None and how.out is not None and answer.plans:
-        write_request(answer, how.out, request)
+    if request is not None and how.out is not None:
+        write_folder(answer, how.out, request, advice)
     return FITS_NOT if how.require_fit and not answer.plans else 0
 
 
-def advice_text(answer: Answer) -> str:
+def advice_lines(answer: Answer) -> list[str]:
     """What would change a failure: more GPUs, or changes to the layout that is closest."""
     from ..planner.failure import enough_gpus, remedies
 
-    lines = []
     found = enough_gpus(answer)
-    if found is not None:
-        lines.append(found)
-    lines += remedies(answer)
-    return "\n".join(lines)
+    return [*([] if found is None else [found]), *remedies(answer)]
 
 
 def request_options(how: PlanOptions, tokens: int | None) -> Any:
@@ -99,20 +98,37 @@ def request_options(how: PlanOptions, tokens: int | None) -> Any:
     return validated(RequestOptions, values, "request")
 
 
-def write_request(answer: Answer, folder: Path, options: Any) -> None:
-    """The files of the best plan that can be launched: run file, launcher, batch jobs, the page that asks.
+def write_folder(answer: Answer, folder: Path, options: Any, advice: Sequence[str]) -> None:
+    """The request of the best plan that can be launched, and the page of the answer with its chart.
 
-    Raises InputError where none of the plans can be.
+    Where nothing fits there is the page alone. Raises InputError where no plan can be launched.
     """
+    from ..report.html.plan_page import plan_page
+    from ..report.pictures import picture
+    from ..report.plan_chart import plan_chart
+
+    files, notes = requested(answer, options) if answer.plans else ({}, advice)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_whole(folder / name, text)
+    shown = picture(plan_chart(answer), ("svg", "png"))
+    for file_format, data in shown.files.items():
+        write_whole(folder / f"{shown.name}.{file_format}", data)
+    write_whole(folder / PAGE, plan_page(answer, shown, files, notes))
+    for note in notes if answer.plans else ():
+        typer.echo(note, err=True)
+    typer.echo(f"wrote {folder / PAGE}", err=True)
+
+
+def requested(answer: Answer, options: Any) -> tuple[dict[str, str], list[str]]:
+    """The files of the request (run file, launcher, batch jobs, the page that asks), by name; and
+    which plan they are of, and why no better one. Raises InputError where no plan can be launched."""
     from ..planner.requests import first_request
 
     chosen = first_request([(best.estimate, best.time) for best in answer.plans], options)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in chosen.files.items():
-        write_whole(folder / name, text)
-    for number, problem in chosen.passed_over:
-        typer.echo(f"plan {number + 1} cannot be requested: {problem.message}", err=True)
-    typer.echo(f"wrote the request for plan {chosen.number + 1} to {folder}", err=True)
+    notes = [f"plan {number + 1} cannot be requested: {problem.message}"
+             for number, problem in chosen.passed_over]
+    return chosen.files, [*notes, f"the request is for plan {chosen.number + 1}"]
 
 
 def write_plan_chart(answer: Answer, path: Path) -> None:

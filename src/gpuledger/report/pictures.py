@@ -34,7 +34,7 @@ from .sweep_output import value_text
 
 def pictures_of_run(subject: Subject, found: Content, name: str, part: str) -> tuple[Picture, ...]:
     """One part of a run's charts, rendered."""
-    return tuple(map(picture, CHARTS[part](subject, found, name)))
+    return tuple(picture(chart) for chart in CHARTS[part](subject, found, name))
 
 
 def step_charts(subject: Subject, found: Content, name: str) -> Iterator[Chart]:
@@ -64,7 +64,7 @@ CHARTS = {"step": step_charts, "other": other_charts}
 
 def shared_pictures(runs: Sequence[tuple[str, Content]], pairs: Sequence[Pair]) -> tuple[Picture, ...]:
     """Charts of all runs together, rendered. runs: label and content of each."""
-    return tuple(map(picture, shared_charts(runs, pairs)))
+    return tuple(picture(chart) for chart in shared_charts(runs, pairs))
 
 
 def shared_charts(runs: Sequence[tuple[str, Content]], pairs: Sequence[Pair]) -> Iterator[Chart]:
@@ -81,14 +81,14 @@ def shared_charts(runs: Sequence[tuple[str, Content]], pairs: Sequence[Pair]) ->
         yield parity(pairs, footer)
 
 
-def picture(chart: Chart) -> Picture:
-    """The chart rendered in every format."""
+def picture(chart: Chart, formats: Sequence[str] = FORMATS) -> Picture:
+    """The chart rendered in these formats."""
     numbers = tuple((mark.label, mark.text) for mark in chart.marks.values() if not mark.silent)
     return Picture(
         chart.name,
         chart.title,
         chart.description,
-        {file_format: rendered(chart, file_format) for file_format in FORMATS},
+        {file_format: rendered(chart, file_format) for file_format in formats},
         numbers,
     )
 

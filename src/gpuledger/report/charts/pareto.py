@@ -97,12 +97,13 @@ def pareto(data: Plans, footer: str, name: str = "pareto") -> Chart:
     room = max([LEAST_ROOM, *(width + 0.25 for width in named)]) / frame.width
     scale_seconds(axes, [plan.step_seconds for plan in data.plans], min(room, 0.45))
     chart = Chart(name, data.title, data.title, frame.figure)
+    numbered = number_plans(chart, axes, data)
     for plan in data.plans:
-        draw_plan(chart, axes, plan, plan in best, top)
+        if not plan.rank:
+            draw_plan(chart, axes, plan, plan in best, top)
     points = [(plan.step_seconds, plan.peak_bytes / GIB) for plan in best]
     if points:
         axes.plot(*zip(*points, strict=True), color=INK, linewidth=1.0, zorder=2)
-    numbered = number_plans(axes, data)
     draw_limits(frame, axes, limits)
     draw_key(frame, key)
     unranked = [plan for plan in outside_in(best) if not plan.rank]
@@ -164,10 +165,14 @@ def draw_plan(chart: Chart, axes: Axes, plan: Plan, best: bool, top: float) -> N
     y = top * 0.985 if above else plan.peak_bytes / GIB
     [dot] = axes.plot([plan.step_seconds], [y], linestyle="none", zorder=3 if best else 1,
                       clip_on=False, **looks)  # type: ignore[arg-type]
-    rank = f"plan {plan.rank}: " if plan.rank else ""
+    mark_plan(chart, dot, plan)
+
+
+def mark_plan(chart: Chart, dot: Line2D, plan: Plan) -> None:
+    """The plan behind a dot or disc."""
     chart.mark(
         dot,
-        rank + plan.label,
+        f"plan {plan.rank}: {plan.label}" if plan.rank else plan.label,
         f"{seconds_text(plan.step_seconds)} a step, {gib(plan.peak_bytes)}, {plan.kind}",
         bytes=plan.peak_bytes,
         seconds=plan.step_seconds,
@@ -178,7 +183,7 @@ def name_of(plan: Plan) -> str:
     return f"{plan.rank}  {plan.label}" if plan.rank else plan.label
 
 
-def number_plans(axes: Axes, data: Plans) -> list[Plan]:
+def number_plans(chart: Chart, axes: Axes, data: Plans) -> list[Plan]:
     """Discs over the best plans, with their numbers. Returns those that no better one covers: the
     others have no number."""
     ranked = sorted((plan for plan in data.plans if plan.rank), key=lambda plan: plan.rank)
@@ -188,8 +193,9 @@ def number_plans(axes: Axes, data: Plans) -> list[Plan]:
         at = plan.step_seconds, plan.peak_bytes / GIB
         x, y = axes.transData.transform(at)
         alone = all(max(abs(x - a), abs(y - b)) > DISC_PIXELS for a, b in free)
-        axes.plot([at[0]], [at[1]], linestyle="none", zorder=5 - 0.01 * plan.rank, clip_on=False,
-                  **DISC)  # type: ignore[arg-type]
+        [disc] = axes.plot([at[0]], [at[1]], linestyle="none", zorder=5 - 0.01 * plan.rank,
+                           clip_on=False, **DISC)  # type: ignore[arg-type]
+        mark_plan(chart, disc, plan)
         if alone:
             numbered.append(plan)
             free.append((x, y))

@@ -29,7 +29,7 @@ def scale_seconds(axes: Axes, seconds: Sequence[float], left: float) -> None:
     else:
         span = max(slowest - fastest, LEAST * fastest) / whole
         low, high = fastest - left * span, slowest + RIGHT * span
-        axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS - 1))
+        axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS - 1, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
     axes.set_xlim(low, high)
 

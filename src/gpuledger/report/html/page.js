@@ -40,14 +40,14 @@
     figure.addEventListener("blur", leave);
   }
 
-  // ---- the ledger: sort by a column, show what matches
+  // ---- tables: sort by a column; the ledger: show what matches
   const value = (row, column) => {
     const cell = row.cells[column];
     return cell.dataset.value === undefined ? cell.textContent.trim().toLowerCase() : Number(cell.dataset.value);
   };
   const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-  for (const ledger of document.querySelectorAll(".ledger")) {
+  for (const ledger of document.querySelectorAll(".ledger, .sortable")) {
     const table = ledger.querySelector("table");
     const body = table.tBodies[0];
     const rows = [...body.rows];
@@ -66,6 +66,7 @@
     });
 
     const words = ledger.querySelector("input");
+    if (words === null) continue;
     const category = ledger.querySelector("select");
     const output = ledger.querySelector("output");
     function filter() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -24,16 +25,27 @@ def report_page(report: Report, comparison: Comparison | None = None) -> str:
     if comparison is not None:
         body.append(comparison_section(comparison))
     body += [run_section(run, i) for i, run in enumerate(report.runs)]
+    return filled(
+        (title, "Memory and FLOPs, accounted for before the run"),
+        contents(report, comparison),
+        "\n".join(body),
+        [run.content for run in report.runs],
+    )
+
+
+def filled(titles: tuple[str, str], links: str, body: str, data: object) -> str:
+    """The template with its title and subtitle, links to the sections, the sections, and the numbers
+    as JSON."""
     return Template(text("page.html")).substitute(
-        title=escape(title),
-        subtitle="Memory and FLOPs, accounted for before the run",
+        title=escape(titles[0]),
+        subtitle=escape(titles[1]),
         version=escape(__version__),
         css=text("page.css"),
         script=text("page.js"),
-        contents=contents(report, comparison),
-        body="\n".join(body),
+        contents=links,
+        body=body,
         note="Everything on this page is in this one file.",
-        data=json_in_script([run.content for run in report.runs]),
+        data=json_in_script(data),
     )
 
 
@@ -44,6 +56,11 @@ def contents(report: Report, comparison: Comparison | None) -> str:
         *([("compare", "Comparison")] if comparison else []),
         *((f"run-{i}", run.subject.label) for i, run in enumerate(report.runs)),
     ]
+    return link_list(links)
+
+
+def link_list(links: Sequence[tuple[str, str]]) -> str:
+    """(id of a section, what it is called)."""
     items = "".join(f'<li><a href="#{name}">{escape(label)}</a></li>' for name, label in links)
     return f"<ul>{items}</ul>"
 

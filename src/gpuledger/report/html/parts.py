@@ -28,7 +28,7 @@ def table(headers: Sequence[str], rows: Sequence[str], *, caption: str = "") -> 
     )
 
 
-def number(text: str, value: int | None = None) -> str:
+def number(text: str, value: float | None = None) -> str:
     """A right-aligned cell; `value` is what it is sorted by, exactly."""
     data = "" if value is None else f' data-value="{value}"'
     return f'<td class="number"{data}>{escape(text)}</td>'
@@ -118,9 +118,7 @@ def run_section(run: RunReport, number_of_run: int) -> str:
         f"<p>{verdict} of {gib(memory['capacity_bytes'])}. Peak in "
         f"{escape(stage['peak_instant'])}.</p>{notes(run.content)}{figures}"
         f"<h3>Ledger of the peak</h3>{ledger(run.content, name)}"
-        f'<h3>Run file</h3><div class="controls"><button type="button" class="copy" '
-        f'data-copies="{name}-file">Copy</button><output>gpuledger estimate FILE</output></div>'
-        f'<pre id="{name}-file" tabindex="0">{escape(run_file(run.subject.run))}</pre></section>'
+        f"{file_block(name, run_file(run.subject.run), 'Run file', 'gpuledger estimate FILE')}</section>"
     )
 
 
@@ -138,30 +136,36 @@ def notes(content: Content) -> str:
     )
 
 
+def sorting_heads(
+    columns: Sequence[tuple[str, bool]], by: str = "", order: str = "descending"
+) -> list[str]:
+    """th elements with buttons that sort; (label, whether it is a number). by: the column that the
+    rows are sorted by."""
+    kinds = {True: ' class="number"', False: ""}
+    return [
+        f'<th scope="col"{kinds[numeric]} aria-sort="{order if label == by else "none"}">'
+        f'<button type="button">{escape(label)}</button></th>'
+        for label, numeric in columns
+    ]
+
+
+def file_block(name: str, content: str, heading: str, told: str) -> str:
+    """A file's text with a button that copies it. name: of its ids. told: what stands beside it."""
+    return (
+        f'<h3>{escape(heading)}</h3><div class="controls"><button type="button" class="copy" '
+        f'data-copies="{name}-file">Copy</button><output>{escape(told)}</output></div>'
+        f'<pre id="{name}-file" tabindex="0">{escape(content)}</pre>'
+    )
+
+
 def ledger(content: Content, name: str) -> str:
     """Every entry with its formula; sortable and filterable, the largest first."""
     rows = [
         entry_row(entry, content)
         for entry in sorted(content["entries"], key=lambda entry: -int(entry["bytes"]))
     ]
-    heads = [
-        "".join(
-            (
-                f'<th scope="col"{kind} aria-sort="',
-                "descending" if label == "bytes" else "none",
-                f'"><button type="button">{label}</button></th>',
-            )
-        )
-        for label, kind in (
-            ("entry", ""),
-            ("category", ""),
-            ("bytes", ' class="number"'),
-            ("GiB", ' class="number"'),
-            ("count", ' class="number"'),
-            ("what", ""),
-            ("formula and source", ""),
-        )
-    ]
+    columns = ("entry", False), ("category", False), ("bytes", True), ("GiB", True), ("count", True)
+    heads = sorting_heads([*columns, ("what", False), ("formula and source", False)], "bytes")
     options = "".join(f"<option>{category}</option>" for category in CATEGORIES)
     return (
         f'<div class="ledger" id="{name}-ledger"><div class="controls">'
