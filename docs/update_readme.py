@@ -1,7 +1,7 @@
 """Puts the real output of the README's commands into it: `python docs/update_readme.py`.
 
 A block that follows <!-- output:NAME --> holds what the command of <!-- command:NAME --> prints, from its last
-`gpuledger ...` on, so that an example cannot say what the product no longer says.
+`gpuledger ...` on and through the filters behind it, so that an example cannot say what the product no longer says.
 """
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
@@ -20,12 +21,17 @@ def printed(command: str) -> str:
     """What the last gpuledger command of a line prints to stdout."""
     from gpuledger.cli.main import status_of
 
-    arguments = shlex.split(command[command.rindex("gpuledger "):])[1:]
+    command, *filters = command[command.rindex("gpuledger "):].split(" | ")
+    arguments = shlex.split(command)[1:]
     buffer = io.StringIO()
     with contextlib.redirect_stdout(buffer), contextlib.redirect_stderr(io.StringIO()):
         status = status_of(arguments)
     assert status == 0, f"{command!r} ended with {status}"
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    text = buffer.getvalue()
+    for one in filters:
+        done = subprocess.run(shlex.split(one), input=text, capture_output=True, text=True, check=True)
+        text = done.stdout
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def page() -> str:
