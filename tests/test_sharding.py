@@ -172,6 +172,52 @@ def test_dtensor_keeps_the_gathered_input_whole() -> None:
     assert torch - megatron == 2 * (2 * b * s * h) - 2 * (2 * b * s * h) // t
 
 
+def test_of_one_sequence_the_gathered_tokens_are_the_collectives() -> None:
+    """b = 1: no second b s h beside the gathered one, in forward and in backward."""
+    run = on_mesh(resolved("gpt2", "seq_len=64", "attention=eager", "precision=bf16"), tp=4,
+                  sequence_parallel=True, model_parallel="torch")
+    buffers = {}
+    for b in (1, 2):
+        training = run.training.model_copy(update={"micro_batch_size": b})
+        program = build(run.model, training, Device(), num_layers=1,
+                        local=Local.of_rank(run.model, training, run.parallel))
+        gathers = [op for op in program.root.ops() if op.name == "all-gather"]
+        assert all(op.writes[0].nbytes == 2 * b * 64 * 768 for op in gathers)
+        buffers[b] = [sum(move.tensor.nbytes for move in op.forward_moves if move.sign > 0)
+                      for op in gathers]
+    assert buffers == {1: 3 * [2 * 64 * 768], 2: 3 * [2 * 2 * 2 * 64 * 768]}
+
+
+def test_dtensors_gradient_of_the_vocabulary_is_whole() -> None:
+    """50,260 rows of 768 bf16 on each of 4 ranks, and beside a tied head's the quarter that is added."""
+    for tied, sizes in ((True, [77_199_360, 19_299_840]), (False, [77_199_360])):
+        run = on_mesh(resolved("gpt2", "seq_len=16", "attention=eager", "precision=bf16",
+                               f"tie_embeddings={str(tied).lower()}", "vocab_size=50260"),
+                      tp=4, model_parallel="torch")
+        program = build(run.model, run.training, Device(), num_layers=1,
+                        local=Local.of_rank(run.model, run.training, run.parallel))
+        timeline = Timeline(program)
+        timeline.micro_batch()
+        made = [t.nbytes for t in timeline.memory.tensors if t.name == "d(token.weight)"]
+        # the head's own gradient comes first, the sum last
+        assert made == ([19_299_840, *sizes, 19_299_840] if tied else sizes)
+
+
+def test_loss_parallel_by_hand() -> None:
+    """16 rows of 25 columns: two fp32 tensors at once; of bf16 logits three, and the bf16 result."""
+    for precision, highest in (("fp32", 2 * 1_600), ("bf16", 3 * 1_600 + 800)):
+        run = on_mesh(resolved("gpt2", "seq_len=16", "attention=eager", f"precision={precision}",
+                               "vocab_size=100"), tp=4, model_parallel="torch")
+        program = build(run.model, run.training, Device(), num_layers=1,
+                        local=Local.of_rank(run.model, run.training, run.parallel))
+        (op,) = [op for op in program.root.ops() if op.name == "log_softmax"]
+        live = peak = 0
+        for move in op.forward_moves:
+            live += move.sign * move.tensor.nbytes * (move.tensor.numel == 16 * 25)
+            peak = max(peak, live)
+        assert (live, peak) == (op.writes[0].nbytes, highest)
+
+
 def test_what_does_not_divide_is_said() -> None:
     with pytest.raises(InputError, match="num_heads = 12 cannot be split 5 ways"):
         estimate(on_mesh(gpt(), tp=5))

@@ -18,12 +18,13 @@ def scalar(name: str, dtype: str = "float32") -> Tensor:
 class LossScaler:
     """torch.amp.GradScaler's tensors, all on the GPU. Ref: torch/amp/grad_scaler.py. [O14]
 
-    fused: the optimizer unscales in its own kernel. reduced: ranks agree on found_inf (DTensor).
+    fused: the optimizer unscales in its own kernel. axes: of the mesh, over which ranks agree on
+    found_inf (DTensor).
     """
 
-    def __init__(self, fused: bool, reduced: bool = False):
+    def __init__(self, fused: bool, axes: int = 0):
         self.fused = fused
-        self.reduced = reduced
+        self.axes = axes
         self.found_inf = scalar("found_inf")
         self.unscaled = False
 
@@ -44,9 +45,8 @@ class LossScaler:
         """Looks for inf; one copy of found_inf stays until `update`."""
         zero, copy = scalar("found_inf of all"), scalar("1 / scale of the device")
         yield from (+zero, +self.found_inf, +copy)
-        if self.reduced:
-            of_all_ranks = scalar("found_inf of all ranks")
-            yield from (+of_all_ranks, -of_all_ranks)
+        reduced = [scalar("found_inf of all ranks") for _ in range(self.axes)]
+        yield from (*(+number for number in reduced), *(-number for number in reduced))
         yield from (-copy, -inverse, -zero)
         self.unscaled = True
 

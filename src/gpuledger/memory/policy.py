@@ -65,9 +65,9 @@ class Policy:
         return False
 
     @property
-    def reduces_found_inf(self) -> bool:
-        """The loss scaler's found_inf is reduced over ranks."""
-        return False
+    def axes_of_found_inf(self) -> int:
+        """Axes of a mesh over which the loss scaler's found_inf is reduced."""
+        return 0
 
     @property
     def scales_in_step(self) -> bool:

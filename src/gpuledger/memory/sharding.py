@@ -46,6 +46,9 @@ def unmodelled_sharding(run: Run) -> Iterator[Problem]:
             f"tp = {parallel.tp} divides them",
             "use optimizer: adamw",
         )
+    if parallel.tp > 1 and parallel.framework == "fsdp2" and parallel.fsdp2.reshard_to:
+        yield Problem("PyTorch does not reshard DTensors to fewer ranks (fsdp2.reshard_to) yet",
+                      "leave fsdp2.reshard_to out, or set tp: 1")
     yield from _checkpoint_per_operator(run)
     yield from _offloaded_inputs(run)
     yield from _pipeline(run)

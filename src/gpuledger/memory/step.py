@@ -52,7 +52,7 @@ class StepRunner:
                                        program.tape.device)
         fused = (training.optimizer_implementation == "fused" and policy.scales_in_step
                  and not steps_with_own_adamw(training))      # ours leaves unscaling to the scaler
-        self.scaler = (LossScaler(fused, policy.reduces_found_inf)
+        self.scaler = (LossScaler(fused, policy.axes_of_found_inf)
                        if precision.loss_scaling else None)
 
     def step(self, *, first: bool = False) -> None:

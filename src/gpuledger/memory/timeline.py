@@ -368,19 +368,20 @@ class Timeline:
         self.add_to(self.pending, tensor, new)
 
     def add_to(self, buffers: dict[Tensor, Buffer], tensor: Tensor, new: Buffer) -> None:
-        """Add in place where the buffer is nobody else's, dense and no view; otherwise into a third
-        one."""
+        """Add in place where the buffer is nobody else's, dense, no view and no DTensor; otherwise
+        into a third one."""
         memory = self.memory
         old = buffers.setdefault(tensor, new)
         if old is new:
             return
-        alone = memory.holders[old.number] == 1 and not old.is_view
+        alone = memory.holders[old.number] == 1 and not old.is_view and not tensor.dtensor
+        cut = [memory.allocate(tensor.gradient())] if tensor in self.program.tape.whole_gradients else []
         if not (alone and dense(tensor.shape, old.strides)):
             total = memory.allocate(tensor.gradient())
             strides = elementwise(tensor.shape, old.strides, new.strides)
             buffers[tensor] = Buffer(total, is_view=False, strides=strides)
             memory.drop(old.number)
-        memory.drop(new.number)
+        memory.drop(new.number, *cut)
 
     def store(self, parameter: Tensor, number: int) -> None:
         """A parameter takes over its first gradient; later micro-batches are added in place."""

@@ -112,7 +112,7 @@ def split_heads(tape: Tape, name: str, x: Tensor, model: Model,
         x = fused_kernels.rotate_in_place(tape, x)
     x = views.reshape(tape, f"{name} in heads", x, (b, s, width // d, d))
     if weights is not None and per_head:
-        x = norm(tape, weights, x)
+        x = norm(tape, weights, x, divided=tape.dtensors)
         if rotates(tape, name, model):
             x = fused_kernels.rotate_in_place(tape, x)
     return views.transpose(tape, f"{name} heads", x, 1, 2)

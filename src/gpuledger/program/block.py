@@ -76,6 +76,7 @@ def in_parallel(tape: Tape, x: Tensor, model: Model, training: Training, local: 
     """Attention and MLP read the same x, through one shared norm or a norm each."""
     y = norm(tape, NormWeights.of(tape, "attention norm", model, training), x)
     if model.shared_norm:
+        y.dtensor = tape.divided_tokens
         tape.hold(y)
     attended = op.add(tape, "attention residual", x,
                       attention(tape, y, model, training, local, layer))

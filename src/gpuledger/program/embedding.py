@@ -18,12 +18,15 @@ def embedding(tape: Tape, model: Model, training: Training, local: Local) -> tup
     h, b, s = model.hidden_size, local.micro_batch_size, local.residual_seq_len
     token_weight = tape.weight("token.weight", local.vocab_size, h)
     with tape.part("embedding"):
-        x = vocabulary_embedding(tape, local, token_weight, (b, local.seq_len))
+        x = vocabulary_embedding(tape, local, token_weight, (b, local.seq_len), model.vocab_size)
         if model.embedding_scale:
             x = op.elementwise(tape, "scaled token", x)
         if model.positions == "learned":
             rows = model.max_position_embeddings + model.learned_position_offset
             table = tape.weight("position.weight", rows, h)
+            table.replicated = tape.dtensors
+            if tape.divided_tokens:
+                tape.partial_gradients.add(table)
             position = op.embedding(tape, "position", table, (s,))
             # the temporary dies before the rebound x
             x = op.add(tape, "token + position", position, x)

@@ -32,7 +32,8 @@ def head(tape: Tape, x: Tensor, model: Model, training: Training, local: Local,
             return linear_cross_entropy(tape, weights.weight, x, training.loss_chunks), None
         if training.loss == "fused_linear":
             return fused_linear_cross_entropy(tape, weights, x, training.loss_chunks), None
-        logits = column_linear(tape, local, weights, column_input(tape, local, x))
+        with tape.part("output", x):
+            logits = column_linear(tape, local, weights, column_input(tape, local, x))
         if cap:
             logits = softcap(tape, "logits", logits)
         if training.loss == "fp32_logits":

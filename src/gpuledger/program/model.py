@@ -64,6 +64,8 @@ def build(model: Model, training: Training, device: Device, *, num_layers: int |
     """
     tape = Tape(PRECISIONS[training.precision], device, FusedKernels.of(model, training))
     local = local or Local.of(model, training)
+    tape.dtensors = local.tp > 1 and local.style == "torch"
+    tape.divided_tokens = tape.dtensors and local.sequence_parallel
     if local.cp > 1:
         training = training.model_copy(update={"seq_len": local.seq_len})
     tape.tables = tuple(tables(model, training))

@@ -40,13 +40,38 @@ class NormWeights:
         return cls(name, f"{kind} {training.rmsnorm_implementation}", weight, None)
 
 
-def norm(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
-    """(..., width) -> the same shape, over the last dim."""
+def norm(tape: Tape, weights: NormWeights, x: Tensor, *, divided: bool = False) -> Tensor:
+    """(..., width) -> the same shape, over the last dim.
+
+    divided: each rank of DTensor has other rows, as with divided tokens, and forms a part of the
+    parameters' gradients.
+    """
     if tape.kernels.norm:
         return fused_kernels.norm(tape, weights, x)
+    if tape.dtensors:
+        x = as_dtensor(tape, x)
+        whole_parameters(tape, weights, divided=divided or tape.divided_tokens)
     if weights.kind == "rmsnorm composed":
         return composed(tape, weights, x)
     return fused(tape, weights, x)
+
+
+def as_dtensor(tape: Tape, x: Tensor) -> Tensor:
+    """x as a DTensor, whose gradients are added up before they are x's. [X7]"""
+    if x.dtensor:
+        return x
+    y = x.view(x.name, x.shape, x.strides)
+    y.dtensor = True
+    return tape.append(Op("as DTensor", (x,), (y,), gradients={x: INCOMING}, equation="X7"))
+
+
+def whole_parameters(tape: Tape, weights: NormWeights, *, divided: bool) -> None:
+    """DTensor does not divide the parameters of a norm, but perhaps the rows that it norms."""
+    for parameter in (weights.weight, weights.bias):
+        if parameter is not None:
+            parameter.replicated = True
+            if divided:
+                tape.partial_gradients.add(parameter)
 
 
 def fused(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
@@ -127,7 +152,8 @@ def composed(tape: Tape, weights: NormWeights, x: Tensor) -> Tensor:
     """weight * (x rsqrt(mean(x^2) + eps)) in fp32, cast back. [S9]"""
     name = weights.name
     with tape.part(name, x):
-        dtype, x = x.dtype, op.cast(tape, x, "float32")
+        dtype, wrapped, x = x.dtype, x.dtensor, op.cast(tape, x, "float32")
+        x.dtensor = wrapped
         inverse = inverse_root_mean_square(tape, name, x)
         y = scale_rows(tape, f"{name} normalised", x, inverse)
         tape.hold(y)

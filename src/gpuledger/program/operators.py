@@ -193,11 +193,11 @@ def linear(tape: Tape, weights: LinearWeights, x: Tensor) -> Tensor:
 
 
 def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
-                        offset: Tensor | None) -> Tensor:
+                        offset: Tensor | None, temporary: Moves = ()) -> Tensor:
     """aten::mm forms the weight's gradient first, aten::addmm the input's; the bias gradient is a
     sum over the rows by the engine. x is folded to (rows, k): before aten::addmm, so that the
     weight's gradient is handed on before x's; before aten::mm the weight is transposed first, then
-    x folded. [S5]
+    x folded. temporary: what is made of the bias first. [S5]
     """
     *outer, k = x.shape
     n = weight.shape[0]
@@ -232,7 +232,9 @@ def product_with_weight(tape: Tape, name: str, x: Tensor, weight: Tensor,
         partial, semaphores = sum_rows((rows, n), strides, tape.device)
         return +dc, +partial, +semaphores, -semaphores, -partial
 
+    forward = (*temporary, +y, *(-move.tensor for move in temporary))
     return tape.append(Op(name, (x, weight, offset), (y,), saves=(x, weight), backward=(+dx, +dw),
+                          forward=forward,
                           reduce=bias_gradient,
                           gradients={offset: summed, weight: transposed, x: unfolded} if folded else
                           {x: unfolded, offset: summed, weight: transposed}, folded_output=folded,

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuledger.config.fused_kernels import PYTORCHS_KERNELS, FusedKernels
 
@@ -206,6 +207,10 @@ class Tape:
         self.weight_layers: list[int | None] = []        # the decoder layer of each weight
         self.weight_copies: dict[Tensor, Tensor] = {}    # autocast's cache
         self.tables: tuple[Tensor, ...] = ()             # the model's constant tensors
+        self.scripts: dict[object, Any] = {}             # moves of calls that other layers repeat
+        self.dtensors = self.divided_tokens = False      # DTensor divides layers; also the residual stream
+        self.partial_gradients: set[Tensor] = set()      # weights: to be summed over those ranks
+        self.whole_gradients: dict[Tensor, Tensor] = {}  # of weights: to be cut to this rank's part
 
     def weight(self, name: str, *shape: Size) -> Tensor:
         """A parameter, in the order of module.parameters()."""

@@ -24,9 +24,12 @@ class Tensor:
     role     "activation"; "parameter" (outlives the step); "weight_copy" (a parameter cast for a
              product); "gradient" (of a parameter or its copy); "table" (constant, needs no
              gradient); "constant" (made in the step, needs no gradient); "scratch" (a kernel's own)
+    dtensor  a DTensor: the engine adds up its gradients out of place
+    replicated  a weight that DTensor does not divide: tensor-parallel ranks all have it whole
     """
 
-    __slots__ = ("_nbytes", "dtype", "name", "role", "shape", "storage", "strides", "view_of")
+    __slots__ = ("_nbytes", "dtensor", "dtype", "name", "replicated", "role", "shape", "storage",
+                 "strides", "view_of")
 
     def __init__(self, name: str, shape: Shape, dtype: str, role: str = "activation", *,
                  strides: Strides = None, view_of: Tensor | None = None):
@@ -38,6 +41,7 @@ class Tensor:
         self.view_of = view_of
         self.storage: Tensor = self if view_of is None else view_of.storage
         self._nbytes: Size | None = None
+        self.dtensor = self.replicated = False
 
     def __repr__(self) -> str:
         return f"Tensor({self.name}, {self.shape}, {self.dtype})"

@@ -10,7 +10,7 @@ Megatron-LM megatron/core/tensor_parallel/{layers,mappings,cross_entropy}.py.
 
 from __future__ import annotations
 
-from . import dtensor_parallel
+from . import dtensor_loss, dtensor_parallel
 from . import operators as op
 from .local import Local
 from .losses import cross_entropy
@@ -135,7 +135,7 @@ def add_bias(tape: Tape, name: str, x: Tensor, offset: Tensor) -> Tensor:
 
 
 def vocabulary_embedding(
-    tape: Tape, local: Local, weight: Tensor, shape: tuple[Size, ...]
+    tape: Tape, local: Local, weight: Tensor, shape: tuple[Size, ...], vocab_size: Size
 ) -> Tensor:
     """Rows that this rank has are looked up, the others set to zero, then summed over ranks. [X5]
 
@@ -143,6 +143,8 @@ def vocabulary_embedding(
     """
     if local.tp == 1:
         return op.embedding(tape, "token", weight, shape)
+    if local.style == "torch":
+        return dtensor_parallel.vocabulary_embedding(tape, local, weight, shape, vocab_size)
     with tape.part("token"):
         mask, shifted = (
             Tensor("other ranks' tokens", shape, "bool"),
@@ -173,7 +175,7 @@ def vocabulary_cross_entropy(tape: Tape, local: Local, logits: Tensor) -> Tensor
     if local.tp == 1:
         return cross_entropy(tape, logits)
     if local.style == "torch":
-        return dtensor_parallel.cross_entropy(tape, local, logits)
+        return dtensor_loss.cross_entropy(tape, logits)
     rows = logits.shape[:-1]
     with tape.part("cross entropy", logits):
         wide = op.cast(tape, logits, "float32") if logits.dtype != "float32" else logits

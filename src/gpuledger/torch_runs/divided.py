@@ -63,11 +63,16 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
         join_group(parallel.dp * parallel.cp)
         enable_context_parallel(parallel, device)
         training = local_training(training, parallel)
+    if parallel.framework is None and parallel.tp > 1:
+        from .tensor_parallel import tensor_parallel
+
+        join_group(parallel.tp)
+        return tensor_parallel(model, training, parallel, device)
     if parallel.framework in (None, "single"):
         return undivided(model, training, device)
     if parallel.framework == "dataparallel":
         return DataParallelWrapped(model, training, parallel, device)
-    join_group(parallel.dp)
+    join_group(parallel.dp * parallel.tp)
     if parallel.framework == "fsdp2":
         return fsdp2(model, training, parallel, device)
     if parallel.framework == "fsdp1":

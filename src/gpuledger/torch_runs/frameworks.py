@@ -15,7 +15,6 @@ from gpuledger.config.parallelism import Parallelism
 from gpuledger.config.training import Training
 
 from .reference_model.model import INITIAL_STD, LanguageModel
-from .reference_model.tables import Tables
 
 DTYPES = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -78,11 +77,16 @@ def fsdp2(model: Model, training: Training, parallel: Parallelism, device: str) 
     """
     from torch.distributed.fsdp import fully_shard
 
+    from .tensor_parallel import TensorParallel, local_tables, parallelize, use_own_positions
+
     options = parallel.fsdp2
     network: Any = undivided(model, training, "meta").network
     with torch.device("meta"), default_dtype(DTYPES[options.param_dtype]):
-        network.tables = Tables(model, training)
-    keywords = fsdp2_keywords(parallel, device)
+        network.tables = local_tables(model, training, parallel)
+    mesh = mesh_of(parallel, device)
+    if parallel.tp > 1:
+        parallelize(network, model, parallel, mesh["tp"])
+    keywords = fsdp2_keywords(parallel, mesh)
     reshard = options.reshard_to or parallel.zero_stage == 3
     for block in network.blocks:
         fully_shard(block, reshard_after_forward=reshard, **keywords)
@@ -90,34 +94,39 @@ def fsdp2(model: Model, training: Training, parallel: Parallelism, device: str) 
     network.to_empty(device="cpu" if options.cpu_offload else device)
     network.tables.to_empty(device=device)
     with torch.device("cpu"), default_dtype(DTYPES[options.param_dtype]):
-        values = Tables(model, training)
+        values = local_tables(model, training, parallel)
     for buffer, value in zip(network.tables.buffers(), values.buffers(), strict=True):
         buffer.copy_(value)
+    use_own_positions(network, parallel)
     for parameter in network.parameters():
         nn.init.normal_(local(parameter), std=INITIAL_STD)
     prefetch(list(network.blocks), options)
     network.set_reduce_scatter_max_input_buffers(options.max_reduce_scatter_inputs)
     every = options.sync_every_micro_batch
-    return Wrapped(network, network, autocasts=options.param_dtype is None,
+    wrapper = TensorParallel if parallel.tp > 1 else Wrapped
+    return wrapper(network, network, autocasts=options.param_dtype is None,
                    synchronise=None if every else network.set_requires_gradient_sync)
 
 
-def fsdp2_keywords(parallel: Parallelism, device: str) -> dict[str, Any]:
-    """The arguments of fully_shard that these options mean."""
+def mesh_of(parallel: Parallelism, device: str) -> Any:
+    """Copies of the model, ranks that share its parameters, and ranks that share its layers."""
     from torch.distributed.device_mesh import init_device_mesh
+
+    copies = parallel.fsdp2.replicate
+    sizes = {"replicate": copies, "shard": parallel.dp * parallel.cp // copies, "tp": parallel.tp}
+    axes = {name: size for name, size in sizes.items() if size > 1 or name == "shard"}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def fsdp2_keywords(parallel: Parallelism, mesh: Any) -> dict[str, Any]:
+    """The arguments of fully_shard that these options mean."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
     options = parallel.fsdp2
-    sharded = parallel.dp * parallel.cp // options.replicate
-    if options.replicate > 1:
-        mesh = init_device_mesh(device, (options.replicate, sharded),
-                                mesh_dim_names=("replicate", "shard"))
-    else:
-        mesh = init_device_mesh(device, (sharded,))
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[options.param_dtype],
                                   reduce_dtype=DTYPES[options.reduce_dtype])
     return {
-        "mesh": mesh,
+        "mesh": mesh["replicate", "shard"] if options.replicate > 1 else mesh["shard"],
         "mp_policy": policy,
         "offload_policy": CPUOffloadPolicy() if options.cpu_offload else OffloadPolicy(),
     }

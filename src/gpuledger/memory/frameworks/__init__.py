@@ -28,7 +28,8 @@ def policy_of(parallel: Parallelism, rank: int | None = None) -> Policy:
     if parallel.framework == "fsdp2":
         options = parallel.fsdp2
         sharing = parallel.dp * parallel.cp // options.replicate
-        return FSDP2(sharing, parallel.zero_stage == 3, options, (rank or 0) % sharing)
+        return FSDP2(sharing, parallel.zero_stage == 3, options,
+                     (rank or 0) // parallel.tp % sharing, parallel.tp > 1)
     if parallel.framework == "dataparallel":
         return DataParallel(parallel.dp)
     if parallel.framework == "fsdp1":

@@ -29,13 +29,15 @@ from .fsdp2_timeline import FSDP2Timeline
 class FSDP2(Policy):
     """One rank of `ranks` that share the parameters; rank 0 has most rows.
 
-    reshard: parameters are freed after forward (but not the root's).
+    reshard: parameters are freed after forward (but not the root's). tensor_parallel: the weights are a
+    part that DTensor gave this rank, on the second axis of the mesh.
     """
 
     ranks: int
     reshard: bool = True
     options: FSDP2Options = field(default_factory=FSDP2Options)
     rank: int = 0
+    tensor_parallel: bool = False
 
     equation = "W1"
 
@@ -44,8 +46,8 @@ class FSDP2(Policy):
         return True
 
     @property
-    def reduces_found_inf(self) -> bool:
-        return self.ranks > 1
+    def axes_of_found_inf(self) -> int:
+        return (self.ranks > 1) + self.tensor_parallel
 
     @property
     def neighbours(self) -> int:
@@ -76,7 +78,9 @@ class FSDP2(Policy):
     def owned(self, weight: Tensor) -> Tensor:
         """This rank's rows, in the dtype of the original parameter."""
         shape = (self.owned_rows(weight), *weight.shape[1:])
-        return Tensor(weight.name, shape, self.stored_dtype(weight), weight.role)
+        owned = Tensor(weight.name, shape, self.stored_dtype(weight), weight.role)
+        owned.replicated = weight.replicated
+        return owned
 
     def timeline(self, program: Program, workspaces: Iterable[Tensor] = ()) -> FSDP2Timeline:
         return FSDP2Timeline(program, self, workspaces)
@@ -107,6 +111,9 @@ class FSDP2(Policy):
     def clip(self, gradients: Sequence[Tensor]) -> Moves:
         if self.options.cpu_offload:
             return iter(())
+        if self.tensor_parallel:
+            axes = ("data", "tensor") if self.ranks > 1 else ("tensor",)
+            return dtensor.clip_of_divided_layers(gradients, axes)
         return dtensor.clip(gradients) if self.ranks > 1 else clip(gradients)
 
     def host(self, weights: Counted, training: Training) -> list[Kept]:

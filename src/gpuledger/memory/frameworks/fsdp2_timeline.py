@@ -257,6 +257,8 @@ class FSDP2Timeline(GroupTimeline):
         memory = self.memory
         memory.drop(*(self.unsharded_grads.pop(weight) for weight in group.weights
                       if weight in self.accumulated and weight in self.unsharded_grads))
+        if self.last_micro_batch or self.options.sync_every_micro_batch:
+            self.redistribute(group)
         memory.drop(*group.unsharded)
         group.unsharded = []
         memory.equation = "W5"
@@ -268,13 +270,33 @@ class FSDP2Timeline(GroupTimeline):
         if group.weights:
             self.reduce(group)
 
+    def redistribute(self, group: ParameterGroup) -> None:
+        """Gradients that DTensor left as parts of a sum, or whole, become those of this rank's part. [W12]
+
+        Ref: _fsdp_param.py _get_grad_inner_tensor.
+        """
+        tape = self.program.tape
+        for weight in group.weights:
+            if self.unreduced(weight) is not weight or weight in tape.partial_gradients:
+                grads = self.accumulated if weight in self.accumulated else self.unsharded_grads
+                dtype = self.policy.reduce_dtype(weight) if weight in self.accumulated else weight.dtype
+                number = self.memory.allocate(weight.gradient().like("redistributed gradient", dtype))
+                self.memory.drop(grads[weight])
+                grads[weight] = number
+
+    def unreduced(self, weight: Tensor) -> Tensor:
+        """As `.grad` of the gathered parameter is: that of a vocabulary is whole, unless a tied head's
+        part was added to it."""
+        whole = self.program.tape.whole_gradients
+        return whole[weight] if weight in whole and self.uses[weight] == 1 else weight
+
     def keep_unsharded(self, group: ParameterGroup) -> None:
         """Without synchronisation: gradients stay whole, in the reduce dtype. [W8]"""
         memory = self.memory
         for weight in group.weights:
             wanted = self.policy.reduce_dtype(weight)
             if weight.dtype != wanted and weight not in self.accumulated:
-                cast = weight.gradient().like("unsharded gradient", wanted)
+                cast = self.unreduced(weight).gradient().like("unsharded gradient", wanted)
                 self.accumulated[weight] = memory.allocate(cast, "gradients")
                 memory.drop(self.unsharded_grads.pop(weight))
 
@@ -332,7 +354,8 @@ class FSDP2Timeline(GroupTimeline):
             else:
                 for weight in group.weights:
                     wanted = self.policy.reduce_dtype(weight)
-                    number = memory.allocate(weight.gradient().like("gradient", wanted), "gradients")
+                    gradient = self.unreduced(weight).gradient().like("gradient", wanted)
+                    number = memory.allocate(gradient, "gradients")
                     grads = self.unsharded_grads if wanted == weight.dtype else self.accumulated
                     grads[weight] = number
         memory.layer = None

@@ -64,7 +64,7 @@ class Attention(nn.Module):
     def repeat(self, x: Tensor) -> Tensor:
         """(b, kv, s, d) -> (b, a, s, d). One head stays a view, expanded by a stride of zero."""
         b, kv, s, d = x.shape
-        groups = self.model.num_heads // kv
+        groups = self.model.num_heads // self.model.num_kv_heads
         return x[:, :, None].expand(b, kv, groups, s, d).reshape(b, kv * groups, s, d)
 
 
@@ -92,7 +92,10 @@ class FusedProjection(nn.Module):
         self.key_heads.rotates &= not self.rotates
 
     def forward(self, x: Tensor, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.rotated(self.qkv(x), tables).split(self.sizes, dim=2)
+        qkv = self.qkv(x)
+        ranks = sum(self.sizes) // qkv.size(2)               # that divide the columns
+        query, key, value = self.rotated(qkv, tables).split(
+            [size // ranks for size in self.sizes], dim=2)
         query = self.query_heads(query, tables)
         key = self.key_heads(key, tables)
         value = split_heads(value, self.model.head_dim)

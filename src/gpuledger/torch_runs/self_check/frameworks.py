@@ -16,14 +16,17 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuledger.config.run import Run
 
 from .context_draw import draw_context_run
-from .framework_draw import DRAWS, draw_many
+from .framework_draw import DRAWS, draw_framework_run
+from .tensor_draw import draw_tensor_run
 
+TENSOR_PARALLEL = {"tensor-parallel": None, "fsdp2-tp": "fsdp2"}     # and whose data parallelism
 SMALL_BYTES = {"deepspeed": 4096, "dataparallel": 4096}
 WARMUP_STEPS = 3                    # DDP with static_graph makes its buckets anew in the third
 LOSS_SCALER_BYTES = 8               # scale and growth tracker, which live outside of the step
@@ -42,7 +45,7 @@ class Outcome:
 def main(arguments: list[str]) -> int:
     """Mismatches go to stderr, a summary as JSON to stdout. Returns 1 if there was a mismatch."""
     parser = argparse.ArgumentParser(prog="gpuledger.torch_runs.self_check.frameworks")
-    parser.add_argument("framework", choices=[*DRAWS, "context"])
+    parser.add_argument("framework", choices=[*DRAWS, *TENSOR_PARALLEL, "context"])
     parser.add_argument("first_seed", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("--show", type=int, default=3, help="mismatches to describe")
@@ -50,9 +53,7 @@ def main(arguments: list[str]) -> int:
     started = time.time()
     preload(given.framework)
     seeds = range(given.first_seed, given.first_seed + given.count)
-    cases = (((seed, *draw_context_run(random.Random(f"context {seed}"))) for seed in seeds)
-             if given.framework == "context" else draw_many(given.framework, seeds))
-    outcomes = [in_fork(*case) for case in cases]
+    outcomes = [in_fork(*case) for case in cases_of(given.framework, seeds)]
     small = SMALL_BYTES.get(given.framework, 0)
     peaks = [abs(o.peak_error_bytes) for o in outcomes if o.peak_error_bytes is not None]
     wrong = [o for o in outcomes if not o.equal or abs(o.peak_error_bytes or 0) > small]
@@ -64,6 +65,18 @@ def main(arguments: list[str]) -> int:
         "equal_peaks": sum(p <= small for p in peaks), "worst_peak_error_bytes": max(peaks, default=0),
         "mismatches": [o.seed for o in wrong], "seconds": round(time.time() - started, 1)}))
     return 1 if wrong else 0
+
+
+def cases_of(framework: str, seeds: range) -> Iterator[tuple[int, Run, int]]:
+    """(seed, run, rank), one for each seed."""
+    for seed in seeds:
+        rng = random.Random(f"{framework} {seed}")
+        if framework == "context":
+            yield seed, *draw_context_run(rng)
+        elif framework in TENSOR_PARALLEL:
+            yield seed, *draw_tensor_run(rng, TENSOR_PARALLEL[framework])
+        else:
+            yield seed, *draw_framework_run(rng, framework)
 
 
 def preload(framework: str) -> None:
