@@ -144,6 +144,20 @@ def test_best_plans_have_their_numbers_and_markers_are_explained() -> None:
     assert "capacity\n79.00 GiB" in texts and "room\n75.00 GiB" in texts
 
 
+@pytest.mark.parametrize("name", [name for name in CHARTS if name.startswith("pareto")])
+def test_no_name_covers_a_plan_or_a_line(name: str) -> None:
+    """The numbers in the discs alone stand on plans."""
+    chart = CHARTS[name]
+    boxes = [box for text, box in text_boxes(chart) if not text.isdecimal()]
+    [axes] = chart.figure.axes
+    for line in axes.lines:
+        points = line.get_transform().transform(line.get_xydata())
+        for (x0, y0), (x1, y1) in pairwise(points) if len(points) > 1 else [(points[0], points[0])]:
+            for share in np.linspace(0, 1, 200 if len(points) > 1 else 1):
+                x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
+                assert not any(a + 1 < x < c - 1 and b + 3 < y < d - 3 for a, b, c, d in boxes)
+
+
 @given(st.floats(1e-3, 1e6), st.floats(2.6, 1e5))
 @settings(max_examples=200, deadline=None)
 def test_ticks_of_factors_are_round_and_few(low: float, factor: float) -> None:

@@ -24,8 +24,9 @@ OPTIONS = {
               "--precision", "--recompute", "--replay", "--seq-len", "--set", "--tp", "--zero"],
     "report": ["--compare", "--global-batch", "--gpu", "--gpus", "--md", "--measured", "--micro-batch", "--out",
                "--over", "--pp", "--precision", "--recompute", "--seq-len", "--set", "--tp", "--zero"],
-    "plan": ["--by", "--chart", "--days", "--global-batch", "--gpu", "--gpus", "--headroom", "--json", "--out", "--over",
-             "--precision", "--price", "--request", "--require-fit", "--seq-len", "--set", "--tokens", "--top"],
+    "plan": ["--by", "--chart", "--days", "--global-batch", "--gpu", "--gpus", "--headroom", "--json", "--out",
+             "--over", "--precision", "--price", "--request", "--require-fit", "--seq-len", "--set", "--tokens",
+             "--top"],
     "presets": ["--json"],
 }
 """A new option is a visible difference here: what is not in this list belongs into the run file."""

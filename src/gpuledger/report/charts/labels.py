@@ -91,21 +91,26 @@ def name_dots(
         box = free_place(inches(label.x, label.y), (width, reach), [room, *occupied])
         if box is None:
             left_out.append(label.text)
-            continue
-        occupied.append(box)
-        axes.text(
-            (box.x0 + box.x1) / 2 / room.x1,
-            (box.y0 + box.y1) / 2 / room.y1,
-            label.text,
-            ha="center",
-            va="center",
-            transform=axes.transAxes,
-            fontsize=SMALL_POINTS,
-            fontweight="bold" if label.ring else "normal",
-            color=INK,
-            zorder=6,
-        )
+        else:
+            occupied.append(box)
+            write(axes, label, (box.x0 + box.x1) / 2 / room.x1, (box.y0 + box.y1) / 2 / room.y1)
     return left_out
+
+
+def write(axes: Axes, label: Label, x: float, y: float) -> None:
+    """The name around a point, in shares of the axes."""
+    axes.text(
+        x,
+        y,
+        label.text,
+        ha="center",
+        va="center",
+        transform=axes.transAxes,
+        fontsize=SMALL_POINTS,
+        fontweight="bold" if label.ring else "normal",
+        color=INK,
+        zorder=6,
+    )
 
 
 def along(start: tuple[float, float], end: tuple[float, float]) -> list[Box]:
