@@ -124,3 +124,38 @@ def test_what_is_refused(setting: str, said: str) -> None:
     run = on_mesh(resolved("llama-3.2-1b", *settings), cp=2, model_parallel="torch")
     with pytest.raises(NotYetError, match=said):
         estimate(run)
+
+
+class Forgets(dict[object, Any]):
+    """Every layer writes its own script."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
+
+def names_and_events(run: Run, cp_rank: int) -> list[tuple[object, ...]]:
+    """A micro-batch: what is allocated and freed, with all that is known of it."""
+    memory = StepPeak(at_rank(run, cp_rank), device_of(run))._walk().memory
+    return [(sign, nbytes, memory.tensors[n].name, memory.tensors[n].shape, memory.categories[n],
+             memory.layers[n], memory.equations[n]) for sign, n, nbytes in memory.events]
+
+
+@pytest.mark.parametrize("attention", ("flash", "efficient"))
+@pytest.mark.parametrize("settings", (
+    ("recompute=none", "precision=bf16"), ("recompute=full", "precision=bf16-mixed"),
+    ("recompute=none", "precision=fp16-mixed", "model.dropout=0.1", "loss=chunked")))
+def test_layers_that_share_a_script_allocate_what_each_would(
+    attention: str, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = on_mesh(resolved("llama-3.2-1b", f"attention={attention}", "seq_len=1024",
+                           "micro_batch_size=2", *settings), cp=4, model_parallel="torch")
+    shared = [names_and_events(run, rank) for rank in range(4)]
+    build = Tape.__init__
+
+    def forgetful(tape: Tape, *arguments: Any) -> None:
+        build(tape, *arguments)
+        tape.scripts = Forgets()
+
+    monkeypatch.setattr(Tape, "__init__", forgetful)
+    assert [names_and_events(run, rank) for rank in range(4)] == shared
+    assert any(name == "keys, values" for _, _, name, *_ in shared[0])

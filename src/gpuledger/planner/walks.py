@@ -118,10 +118,12 @@ class Depth:
             return cls(tuple(int(i in kept) for i in range(DEEP)))
         return cls(tuple(walk.stands_for(i) for i in range(walk.num_layers)))
 
-    def candidate(self, layer: int | None) -> bool:
-        """The highest level may lie in this block: it stands for itself alone. (Of blocks that
-        stand for more, the level grows or falls from one to the next; the ends are walked.)"""
-        return layer is None or self.weights[layer] == 1
+    @property
+    def candidates(self) -> tuple[bool, ...]:
+        """Blocks in which the highest level may lie: those that stand for themselves alone. (Of blocks
+        that stand for more, the level grows or falls from one to the next; the ends are walked.) The
+        last entry is for what lies in no block."""
+        return (*(weight == 1 for weight in self.weights), True)
 
 
 class PartWalk:
@@ -164,58 +166,75 @@ class PartWalk:
             found.held.put(at, levels.at(forward_end, depth) + before * -1)
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """Live bytes of some allocations: rows[event] of `requested` and of `rounding` is what lives after
+    an event, a row for no event of theirs and one for each."""
+
+    rows: Array
+    requested: Array
+    rounding: Array
+
+
 class _Levels:
     """Live bytes after each event: those of blocks that count alike at all depths together, those
     of every other block by itself."""
 
     def __init__(self, memory: Memory, depths: Sequence[Depth], columns: slice):
-        self.layers = memory.layers
         self.numbers = np.array([number for _, number, _ in memory.events], dtype=np.int64)
         self.signs = np.array([sign for sign, _, _ in memory.events], dtype=np.int64)
+        blocks = len(depths[0].weights)
+        self.blocks = np.array([blocks if i is None else i for i in memory.layers])[self.numbers]
         each = distinct_cells(memory.sizes, columns)
         rounding = -each % MIN_BLOCK_BYTES
-        varying = [i for i in range(len(depths[0].weights)) if len({d.weights[i] for d in depths}) > 1
+        varying = [i for i in range(blocks) if len({d.weights[i] for d in depths}) > 1
                    or depths[0].weights[i] != 1]
         groups: dict[tuple[int | None, bool], list[int]] = {(None, False): []}
         for number, layer in enumerate(memory.layers):
             key = (layer, number in memory.once) if layer in varying else (None, False)
             groups.setdefault(key, []).append(number)
-        self.live = {key: (self._sums(each, members), self._sums(rounding, members))
-                     for key, members in groups.items()}
+        self.live = {key: self._sums(each, rounding, members) for key, members in groups.items()}
 
-    def _sums(self, each: Array, members: list[int]) -> Array:
-        """(events, rows) of these allocations."""
+    def _sums(self, each: Array, rounding: Array, members: list[int]) -> _Sums:
+        """Of these allocations."""
         chosen = np.zeros(len(each), bool)
         chosen[members] = True
-        moved = (self.signs * chosen[self.numbers])[:, None] * each[self.numbers]
-        return np.cumsum(moved, axis=0, out=moved)
+        own = chosen[self.numbers]
+        numbers, signs = self.numbers[own], self.signs[own][:, None]
+        sums = []
+        for nbytes in (each, rounding):
+            moved = np.zeros((len(numbers) + 1, each.shape[1]), np.int64)
+            np.cumsum(signs * nbytes[numbers], axis=0, out=moved[1:])
+            sums.append(moved)
+        return _Sums(np.cumsum(own), sums[0], sums[1])
 
-    def _total(self, depth: Depth, take: Callable[[Array], Array], which: int) -> Array:
-        """Requested bytes (which = 0) or rounding (1) at some events. [L1]"""
-        total = take(self.live[None, False][which])
+    def _total(self, depth: Depth, take: Callable[[_Sums], Array]) -> Array:
+        """Requested bytes or rounding at some events. [L1]"""
+        total = take(self.live[None, False])
         for (layer, once), sums in self.live.items():
             weight = 1 if layer is None else depth.weights[layer]
             if layer is not None and weight:
-                total = total + take(sums[which]) * (1 if once else weight)
+                total = total + take(sums) * (1 if once else weight)
         return total
 
     def at(self, end: int, depth: Depth) -> Bytes:
         """After so many events."""
         if end == 0:
-            nothing = np.zeros_like(self.live[None, False][0][0])
+            nothing = np.zeros_like(self.live[None, False].requested[0])
             return Bytes(nothing, nothing)
-        requested, rounding = (self._total(depth, lambda sums: sums[end - 1], i) for i in (0, 1))
-        return Bytes(requested, rounding)
+        return Bytes(self._total(depth, lambda sums: sums.requested[sums.rows[end - 1]]),
+                     self._total(depth, lambda sums: sums.rounding[sums.rows[end - 1]]))
 
     def highest(self, begin: int, end: int, depth: Depth) -> Bytes:
         """The highest level of the events begin ... end - 1, and the rounding there."""
-        events = [i for i in range(begin, end) if self.signs[i] > 0
-                  and depth.candidate(self.layers[self.numbers[i]])]
-        if not events:
+        candidates = np.array(depth.candidates)
+        found = (self.signs[begin:end] > 0) & candidates[self.blocks[begin:end]]
+        events = begin + np.flatnonzero(found)
+        if not len(events):
             return self.at(begin, depth)
-        levels = self._total(depth, lambda sums: sums[events], 0)
+        levels = self._total(depth, lambda sums: sums.requested[sums.rows[events]])
         row = np.argmax(levels, axis=0)
         columns = np.arange(levels.shape[1])
-        event = np.array(events)[row]
+        event = events[row]
         return Bytes(levels[row, columns],
-                     self._total(depth, lambda sums: sums[event, columns], 1))
+                     self._total(depth, lambda sums: sums.rounding[sums.rows[event], columns]))

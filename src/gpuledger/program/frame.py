@@ -3,9 +3,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .program import Moves
 from .tensor import Move, Tensor
+
+
+@dataclass(frozen=True)
+class Script:
+    """The moves of a call, and the tensors that outlive it."""
+
+    moves: Moves
+    results: tuple[Tensor, ...]
+
+    def with_results(self, *results: Tensor) -> Moves:
+        """The moves of another call with the same sizes. Its temporaries are these tensors again: those
+        of one call are gone before the next one begins."""
+        renamed = dict(zip(self.results, results, strict=True))
+        return tuple(Move(renamed[move.tensor], move.sign) if move.tensor in renamed else move
+                     for move in self.moves)
 
 
 class Frame:

@@ -21,11 +21,13 @@ class ManySizes:
     """One size per run. Where a size decides, all runs must agree: else MixedSizes is raised, by
     which they are divided."""
 
-    __slots__ = ("cells", "known", "truth")
+    __slots__ = ("cells", "known", "sums", "times", "truth")
 
     def __init__(self, cells: Any):
         self.cells = np.asarray(cells, dtype=np.int64)
         self.known: dict[tuple[Operation, bool, object], tuple[Size, ManySizes]] = {}
+        self.sums: dict[int, ManySizes] = {}             # with a number, known without a further look
+        self.times: dict[int, ManySizes] = {}
         self.truth: bool | None = None
 
     @classmethod
@@ -79,7 +81,12 @@ class ManySizes:
         return self._result(operator.mul, -1)
 
     def __add__(self, other: Size) -> ManySizes:
-        return self._result(operator.add, other)
+        if other.__class__ is not int:
+            return self._result(operator.add, other)
+        found = self.sums.get(other)
+        if found is None:
+            found = self.sums[other] = self._result(operator.add, other)
+        return found
 
     def __sub__(self, other: Size) -> ManySizes:
         return self._result(operator.sub, other)
@@ -88,7 +95,12 @@ class ManySizes:
         return self._result(operator.sub, other, reverse=True)
 
     def __mul__(self, other: Size) -> ManySizes:
-        return self._result(operator.mul, other)
+        if other.__class__ is not int:
+            return self._result(operator.mul, other)
+        found = self.times.get(other)
+        if found is None:
+            found = self.times[other] = self._result(operator.mul, other)
+        return found
 
     __radd__, __rmul__ = __add__, __mul__
 

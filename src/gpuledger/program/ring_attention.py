@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .frame import Frame
+from .frame import Frame, Script
 from .fused_attention import (
     attention_flops,
     cast_inputs,
@@ -38,6 +38,7 @@ from .ring_tensors import (
     numbered,
     received,
     renamed,
+    signature,
     wide,
     zeros,
 )
@@ -60,13 +61,13 @@ def ring_attention(tape: Tape, settings: Core, local: Local, heads: tuple[Tensor
     else:
         require_alignment(query)
     ring = Ring(tape, settings, local, query, key, value)
-    y, logsumexp, random_state, forward = ring.forward()
+    y, logsumexp, random_state, forward = ring.forward_again()
     dq = query.like(f"d({query.name})", strides=ring.layout_of_gradient())
     flat = Tensor("d(key), d(value)", (2 * key.numel,), key.dtype)
     dk, dv = (flat.view(f"d({t.name})", t.shape) for t in (key, value))
 
     def backward(strides: Strides) -> Moves:
-        return ring.backward(y, strides, dq, flat)
+        return ring.backward_again(y, strides, dq, flat)
 
     flops = attention_flops(query) * local.cp
     return tape.append(Op(
@@ -86,6 +87,32 @@ class Ring:
     query: Tensor
     key: Tensor
     value: Tensor
+
+    # ---- like layers share one script, and so do the backward passes of one layer
+    def forward_again(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Moves]:
+        """`forward`, as a layer with the same sizes has done it."""
+        scripts, key = self.tape.scripts, self.sizes
+        if key not in scripts:
+            y, logsumexp, state, moves = self.forward()
+            scripts[key] = Script(moves, (y, logsumexp, *state))
+            return y, logsumexp, state, moves
+        script: Script = scripts[key]
+        results = tuple(Tensor(t.name, t.shape, t.dtype, t.role, strides=t.strides)
+                        for t in script.results)
+        return results[0], results[1], results[2:], script.with_results(*results)
+
+    def backward_again(self, y: Tensor, strides: Strides, dq: Tensor, flat: Tensor) -> Moves:
+        """`backward`, as a layer with the same sizes has done it."""
+        scripts, key = self.tape.scripts, (*self.sizes, signature(y), strides)
+        if key not in scripts:
+            scripts[key] = Script(self.backward(y, strides, dq, flat), (dq, flat))
+        return scripts[key].with_results(dq, flat)       # type: ignore[no-any-return]
+
+    @property
+    def sizes(self) -> tuple[object, ...]:
+        """All that the moves depend on."""
+        return (self.settings, self.local, signature(self.query), signature(self.key),
+                signature(self.value))
 
     # ---- forward: _templated_ring_attention
     def forward(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Moves]:

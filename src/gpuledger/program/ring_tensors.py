@@ -27,6 +27,11 @@ class Rotater:
         return self.frame[self.name]
 
 
+def signature(x: Tensor) -> tuple[object, ...]:
+    """What tells tensors apart that are not one; columns of sizes are the same if they are one object."""
+    return x.name, x.shape, x.dtype, x.role, x.strides
+
+
 def numbered(name: str, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """Names for the items of a list."""
     return {f"{name} {i}": tensor for i, tensor in enumerate(tensors)}
