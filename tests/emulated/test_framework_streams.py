@@ -12,7 +12,7 @@ import sys
 import pytest
 from emulated_devices import A100_80GB, H100_80GB
 
-CASES = {"ddp": 5, "zero-redundancy-optimizer": 4, "fsdp2": 8, "fsdp1": 8}
+CASES = {"ddp": 5, "zero-redundancy-optimizer": 4, "fsdp2": 8, "fsdp2-tp": 10, "fsdp1": 8}
 DEEPSPEED_CASES = 14               # stages 0 to 3, some with offload
 
 

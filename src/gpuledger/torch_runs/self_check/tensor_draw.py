@@ -15,7 +15,7 @@ from .framework_draw import adam, draw_fsdp2
 
 TP_RANKS = (2, 2, 3, 4, 8)
 DP_RANKS = (1, 2, 2, 4, 32)
-DIVIDED = {"num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size"}
+DIVIDED = ("num_heads", "num_kv_heads", "ffn_hidden_size")
 
 
 def draw_tensor_run(rng: random.Random, framework: str | None) -> tuple[Run, int]:
@@ -31,7 +31,7 @@ def draw_tensor_run(rng: random.Random, framework: str | None) -> tuple[Run, int
                             "model_parallel": "torch", **parallel}
         keys["training"] |= training
         keys["training"]["global_batch_size"] = base.training.global_batch_size * dp
-        divide(keys, tp, sequence=sequence)
+        divide(keys, tp, sequence=sequence, vocabulary=rng.random() < 0.7)
         keys["cluster"]["gpus"] = dp * tp
         if keys["training"]["loss"] not in ("chunked", "fused_linear"):
             keys["training"].pop("loss_chunks")
@@ -41,13 +41,15 @@ def draw_tensor_run(rng: random.Random, framework: str | None) -> tuple[Run, int
             continue
         possible = run.training.attention in kernels_for(run.model, run.training.precision)
         if possible and not any(unmodelled(run)) and not any(unmodelled_sharding(run)):
-            return run, rng.choice([0, 0, dp * tp - 1, rng.randrange(dp * tp)])
+            # the last ranks have fewer rows of a vocabulary that tp does not divide
+            ranks = range(0, dp * tp, tp if run.model.vocab_size % tp else 1)
+            return run, rng.choice([0, 0, ranks[-1], rng.choice(ranks)])
 
 
-def divide(keys: dict[str, Any], tp: int, *, sequence: bool) -> None:
-    """Sizes that tp divides; the sequence too, where it is divided."""
+def divide(keys: dict[str, Any], tp: int, *, sequence: bool, vocabulary: bool) -> None:
+    """Sizes that tp divides; sequence and vocabulary where that is asked for."""
     model, training = keys["model"], keys["training"]
-    for name in DIVIDED:
+    for name in (*DIVIDED, *(("vocab_size",) if vocabulary else ())):
         model[name] = (model[name] // tp + 1) * tp if model[name] % tp else model[name]
     if model["num_heads"] % model["num_kv_heads"]:
         model["num_kv_heads"] = model["num_heads"]
