@@ -9,7 +9,6 @@ from gpuledger.program.tables import tables
 from gpuledger.program.tensor import scratch
 
 from .frameworks import policy_of
-from .frameworks.megatron.runner import megatron_run
 from .pipeline.runner import PipelineRunner, repeating_micro_batches, stage_order, stage_programs
 from .policy import Policy
 from .repeated import Repetitions
@@ -42,6 +41,8 @@ def whole_run(run: Run, programs: Program | list[Program], steps: int, stage: in
     """
     programs = programs if isinstance(programs, list) else [programs]
     if run.parallel.framework == "megatron":
+        from .frameworks.megatron.runner import megatron_run
+
         return megatron_run(run, programs, steps, stage)
     policy = policy_of(run.parallel)
     model, training = run.model, policy.computed(run.training)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from gpuledger.config.run import Run
 from gpuledger.program.device import Device
 
-from ..frameworks.megatron.stage import MegatronStage
 from ..peak import StepPeak
 from .stage_peak import StagePeak, Walks
 
@@ -17,6 +16,8 @@ Finder = StepPeak | StagePeak
 def finders(run: Run, device: Device) -> Iterator[Finder]:
     """One for each pipeline stage, in order."""
     if run.parallel.framework == "megatron":
+        from ..frameworks.megatron.stage import MegatronStage
+
         shared: Walks = {}
         for stage in range(run.parallel.pp):
             yield MegatronStage(run, device, stage, shared)
