@@ -85,7 +85,7 @@ def many_plans(number: int = 3000) -> list[Plan]:
 
 
 def drawn_plans(title: str, dots: list[Plan]) -> Plans:
-    return Plans(f"{LONG}: {title}", LONG, dots, 79 * GIB, 75 * GIB, "room")
+    return Plans(f"{LONG}: {title}", LONG, dots, 79 * GIB, 75 * GIB)
 
 
 def operators() -> list[Operator]:
@@ -128,7 +128,7 @@ def samples() -> Iterator[Chart]:
     yield pareto(drawn_plans("many", many_plans()), FOOTER, "pareto-many")
     yield pareto(drawn_plans("slow", [Plan("tp1", 0.001, GIB, FITS, 1), Plan("b", 1e6, 5, FITS)]), FOOTER,
                  "pareto-far-apart")
-    yield pareto(drawn_plans("nothing fits", [replace(plan, kind=FITS_NOT, peak_bytes=plan.peak_bytes * 40, rank=0)
+    yield pareto(drawn_plans("nothing fits", [replace(plan, kind=FITS_NOT, peak_bytes=plan.peak_bytes * 40)
                                               for plan in plans()]), FOOTER, "pareto-none")
     yield pareto(drawn_plans("one does not", [Plan("tp1", 1.0, 90 * GIB, FITS_NOT)]), FOOTER, "pareto-no-one")
     yield pareto(drawn_plans("one fits", [Plan("mb1", 0.0582, 6 * GIB, FITS, 1)]), FOOTER, "pareto-one")

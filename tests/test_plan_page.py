@@ -97,7 +97,7 @@ def test_every_number_is_that_of_the_json(name: str, folder: Path) -> None:
     page, answer = page_of(folder, name), answer_of(folder, name)
     assert json.loads(page.data) == answer
     head, *rows = page.tables["plans-table"]
-    assert [text for _, text in head][:6] == ["plan", "GPUs", "framework", "layout", "step s", "from"]
+    assert [text for _, text in head][:6] == ["no.", "GPUs", "framework", "layout", "step s", "from"]
     plans = answer["plans"] or answer["closest"]
     assert len(rows) == len(plans) > 0
     for rank, (row, plan) in enumerate(zip(rows, plans, strict=True), 1):
@@ -143,7 +143,8 @@ def test_where_nothing_fits_the_page_says_by_how_much_and_what_helps(folder: Pat
     text = (folder / "too large" / "plan.html").read_text()
     assert "nothing fits: the layout that needs least is" in text and "Closest layouts" in text
     assert "The request" not in text
-    assert re.search(r"GPUs.* fit|fits? on", text)
+    assert re.search(r"with \d+ GPUs \d+ layouts? fit", text)
+    assert "numbered: closest layouts" in text and 'data-label="1: ' in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -162,7 +163,7 @@ def test_the_chart_beside_the_page_has_the_layouts_of_the_json(folder: Path) -> 
                     map(int, re.findall(r'data-bytes="(\d+)"', svg)), strict=True))
     for layout in (*answer["pareto"], *(plan["layout"] for plan in answer["plans"])):
         assert (layout["step_seconds"], layout["neutral_allocated_bytes"]) in drawn
-    assert "plan 1: " in svg
+    assert 'data-label="1: ' in svg
     assert f"best of {answer['space']['fitting']:,} that fit" in svg
     assert (folder / "fits" / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
@@ -206,9 +207,9 @@ def test_plans_are_sorted_by_every_column(browser: Browser, folder: Path) -> Non
 @browsed
 def test_hovering_says_a_layouts_time_and_bytes(browser: Browser, folder: Path) -> None:
     best = answer_of(folder, "fits")["plans"][0]["layout"]
-    browser.hover("#plan-figure .mark[data-label^='plan 1: ']")
+    browser.hover("#plan-figure .mark[data-label^='1: ']")
     tip = browser.run("const t = document.getElementById('tip'); return [t.hidden, t.textContent]")
-    assert tip[0] is False and tip[1].startswith("plan 1: ")
+    assert tip[0] is False and tip[1].startswith("1: ")
     assert tip[1].endswith(f"s a step, {gib(best['neutral_allocated_bytes'])}, fits")
 
 

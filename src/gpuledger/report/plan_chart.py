@@ -46,7 +46,7 @@ def plan_chart(answer: Answer) -> Chart:
             f"room for them is the capacity less the CUDA context and {headroom:g} % kept free; lower left is "
             "better",
             list(_dots(answer, numbers)), run.cluster.gpu.capacity_bytes, room,
-            "room",
+            "best plans" if answer.plans else "closest layouts",
         ),
         footer,
     )
@@ -67,7 +67,8 @@ def drawn(answer: Answer, chosen: np.ndarray) -> list[int]:
     """Numbers of the layouts in the picture: plans, front, and the fastest others around them."""
     table = answer.table
     front = pareto(table, front_of(answer))
-    plans = [plan.number for plan in answer.plans if plan.number in set(chosen.tolist())]
+    known = set(chosen.tolist())
+    plans = [plan.number for plan in answer.plans or answer.over if plan.number in known]
     capacity = answer.question.run.cluster.gpu.capacity_bytes
     if answer.fits.any():
         slowest = SLOWER * max(table.seconds[[*front, *plans]])
@@ -81,7 +82,7 @@ def drawn(answer: Answer, chosen: np.ndarray) -> list[int]:
 def _dots(answer: Answer, numbers: list[int]) -> Iterator[Dot]:
     table = answer.table
     room = [capacity_left(answer.question, table, n) for n in range(len(table.frameworks))]
-    ranks = {plan.number: rank for rank, plan in enumerate(answer.plans, 1)}
+    ranks = {plan.number: rank for rank, plan in enumerate(answer.plans or answer.over, 1)}
     for i in numbers:
         nbytes, seconds = int(table.allocated_bytes[i]), float(table.seconds[i])
         kind = FITS if nbytes <= room[int(table.framework[i])] else FITS_NOT

@@ -40,8 +40,8 @@ Looks = dict[str, object]
 class Plan:
     """A layout such as `tp2 pp4 dp8`: seconds of a step and bytes of the fullest GPU.
 
-    kind: FITS; PASSED_OVER: looked at closely, and refused; FITS_NOT. rank: its number among the
-    best plans, or 0.
+    kind: FITS; PASSED_OVER: looked at closely, and refused; FITS_NOT. rank: its number among those
+    that are looked at closely, or 0.
     """
 
     label: str
@@ -53,15 +53,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Plans:
-    """What is drawn. title: the finding. subtitle: what the bytes are. room_bytes: what a plan may
-    take of the capacity, and why it is less: `5 % and context free`."""
+    """What is drawn. title: the finding. subtitle: what the bytes are, and what the room is that a
+    plan may take of the capacity. numbered: what the numbered plans are."""
 
     title: str
     subtitle: str
     plans: Sequence[Plan]
     capacity_bytes: int
     room_bytes: int
-    room_text: str
+    numbered: str = "best plans"
 
 
 def frontier(plans: Sequence[Plan]) -> list[Plan]:
@@ -82,7 +82,7 @@ def pareto(data: Plans, footer: str, name: str = "pareto") -> Chart:
     """Every plan a dot; plans that do not fit are crosses."""
     best = frontier(data.plans)
     top = highest_shown(data)
-    key = key_of(data.plans, best, top)
+    key = key_of(data, best, top)
     limits = limits_of(data)
     frame = Frame(
         Heading(data.title, data.subtitle, footer),
@@ -123,7 +123,7 @@ def highest_shown(data: Plans) -> float:
 def limits_of(data: Plans) -> list[tuple[float, list[str]]]:
     """The capacity and what is left of it, in GiB, each with its two lines of text."""
     return [
-        (data.room_bytes / GIB, [data.room_text, gib(data.room_bytes)]),
+        (data.room_bytes / GIB, ["room", gib(data.room_bytes)]),
         (data.capacity_bytes / GIB, ["capacity", gib(data.capacity_bytes)]),
     ]
 
@@ -162,17 +162,21 @@ def draw_plan(chart: Chart, axes: Axes, plan: Plan, best: bool, top: float) -> N
     """A dot, a cross, or a triangle at the upper end for what lies above it."""
     above = plan.peak_bytes / GIB > top
     looks = ABOVE if above else looks_of(plan.kind, best)
-    y = top * 0.985 if above else plan.peak_bytes / GIB
-    [dot] = axes.plot([plan.step_seconds], [y], linestyle="none", zorder=3 if best else 1,
+    [dot] = axes.plot([plan.step_seconds], [height_of(plan, top)], linestyle="none", zorder=3 if best else 1,
                       clip_on=False, **looks)  # type: ignore[arg-type]
     mark_plan(chart, dot, plan)
+
+
+def height_of(plan: Plan, top: float) -> float:
+    """GiB at which it is drawn: at the upper end where it lies above."""
+    return min(plan.peak_bytes / GIB, top * 0.985)
 
 
 def mark_plan(chart: Chart, dot: Line2D, plan: Plan) -> None:
     """The plan behind a dot or disc."""
     chart.mark(
         dot,
-        f"plan {plan.rank}: {plan.label}" if plan.rank else plan.label,
+        f"{plan.rank}: {plan.label}" if plan.rank else plan.label,
         f"{seconds_text(plan.step_seconds)} a step, {gib(plan.peak_bytes)}, {plan.kind}",
         bytes=plan.peak_bytes,
         seconds=plan.step_seconds,
@@ -190,7 +194,7 @@ def number_plans(chart: Chart, axes: Axes, data: Plans) -> list[Plan]:
     numbered: list[Plan] = []
     free: list[tuple[float, float]] = []
     for plan in ranked:
-        at = plan.step_seconds, plan.peak_bytes / GIB
+        at = plan.step_seconds, height_of(plan, axes.get_ylim()[1])
         x, y = axes.transData.transform(at)
         alone = all(max(abs(x - a), abs(y - b)) > DISC_PIXELS for a, b in free)
         [disc] = axes.plot([at[0]], [at[1]], linestyle="none", zorder=5 - 0.01 * plan.rank,
@@ -214,12 +218,9 @@ def name_plans(frame: Frame, axes: Axes, data: Plans, named: Sequence[Plan]) -> 
     top = axes.get_ylim()[1]
     named = named or [min(data.plans, key=lambda p: p.peak_bytes)]
     labels = [
-        Label(p.step_seconds, min(p.peak_bytes / GIB, top * 0.985), name_of(p), ring=bool(p.rank))
-        for p in named
+        Label(p.step_seconds, height_of(p, top), name_of(p), ring=bool(p.rank)) for p in named
     ]
-    others = [
-        (p.step_seconds, min(p.peak_bytes / GIB, top * 0.985)) for p in data.plans if p not in named
-    ]
+    others = [(p.step_seconds, height_of(p, top)) for p in data.plans if p not in named]
     front = [(p.step_seconds, p.peak_bytes / GIB) for p in frontier(data.plans)]
     heights = [level / GIB / top * frame.body.height for level in (data.capacity_bytes, data.room_bytes)]
     taken = [Box(0, y - THIN, frame.width, y + THIN) for y in heights]
@@ -227,14 +228,15 @@ def name_plans(frame: Frame, axes: Axes, data: Plans, named: Sequence[Plan]) -> 
 
 
 def key_of(
-    plans: Sequence[Plan], best: Sequence[Plan], top: float
+    data: Plans, best: Sequence[Plan], top: float
 ) -> list[list[tuple[Looks, str, float]]]:
     """What markers mean, those that are drawn alone, in lines: (looks, words, width)."""
+    plans = [plan for plan in data.plans if not plan.rank]
     kinds = {plan.kind for plan in plans if plan not in best}
     hollow = any(plan.kind == PASSED_OVER for plan in best)
     above = [plan.peak_bytes / GIB > top for plan in plans]
     entries = [
-        (DISC, "numbered: best plans", any(plan.rank for plan in plans)),
+        (DISC, f"numbered: {data.numbered}", len(plans) < len(data.plans)),
         (looks_of(FITS, True), "none is faster with less memory", bool(best)),
         (looks_of(PASSED_OVER, hollow), "fits, but not in its framework", hollow or PASSED_OVER in kinds),
         (looks_of(FITS, False), "fits", FITS in kinds),

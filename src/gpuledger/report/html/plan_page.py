@@ -17,7 +17,7 @@ from .page import filled, link_list
 from .parts import figure, file_block, number, sorting_heads, table
 
 PLAN_COLUMNS = (
-    ("plan", True), ("GPUs", True), ("framework", False), ("layout", False), ("step s", True),
+    ("no.", True), ("GPUs", True), ("framework", False), ("layout", False), ("step s", True),
     ("from", True), ("to", True), ("tokens/s/GPU", True), ("MFU", True), ("allocated GiB", True),
     ("reserved GiB", True), ("left GiB", True), ("days", True), ("GPU hours", True),
 )  # fmt: skip
@@ -87,7 +87,7 @@ def plans_table(answer: Answer, content: Mapping[str, Any]) -> str:
         rows.append(f"<tr>{''.join(cells)}</tr>")
     if not rows:
         return ""
-    heads = sorting_heads(PLAN_COLUMNS, "plan", "ascending")
+    heads = sorting_heads(PLAN_COLUMNS, "no.", "ascending")
     return f'<div class="sortable" id="plans-table">{table(heads, rows, caption="Best first")}</div>'
 
 
