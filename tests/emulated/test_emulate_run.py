@@ -58,6 +58,20 @@ def test_emulation_and_estimate_agree_to_the_byte(
     assert [name for _, name in timeline["marks"]] == ["forward", "backward"] * 2 + ["step"]
 
 
+def test_a_rank_of_ddp_has_the_boundaries_of_its_estimate(
+    emulated: Emulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its broadcast of the tables belongs to the forward pass."""
+    run = load_run({"model": "pythia-70m", "training": TRAINING | {"global_batch_size": 16},
+                    "parallel": {"framework": "ddp", "dp": 4}, "cluster": {"gpu": "h100-80gb-sxm", "gpus": 4}})
+    assert run_emulate(run, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["timeline"]["peak_bytes"] == (
+        found["memory"]["by_stage"][0]["estimated"]["peak_requested_bytes"])
+    ends = [row for row in found["memory"]["rows"] if row["item"] == "requested" and "end" in row["instant"]]
+    assert len(ends) == 6 and not any(row["difference_bytes"] for row in ends)
+
+
 def test_out_of_memory_is_a_result(emulated: Emulated, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of("rtx-3090-24gb", micro_batch_size=64, global_batch_size=64, seq_len=1024)
     assert run_emulate(run) == 0

@@ -84,6 +84,7 @@ class Timeline:
         self.kept: dict[Part, dict[Op, list[int]]] = {}  # outputs, by checkpoint per operator
         self.deferred: list[Deferred] = []
         self.mark("forward")
+        self.before_forward()
         if self.program.received is not None:
             self.receive(self.program.received)
         for step in self.steps:
@@ -99,6 +100,9 @@ class Timeline:
         self.end_forward()
         if not self.keeps_output:
             self.memory.drop_tensor(self.program.loss)
+
+    def before_forward(self) -> None:
+        """What a framework does to begin a forward pass, and the module does not."""
 
     def receive(self, activation: Tensor) -> None:
         """The buffer into which the stage before sends."""

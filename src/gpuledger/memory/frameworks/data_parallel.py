@@ -98,14 +98,12 @@ class DataParallelTimeline(GroupTimeline):
         self.replicas = policy.replicas
         self.replica_grads: dict[Tensor, int] = {}
 
-    def micro_batch(self) -> None:
+    def before_forward(self) -> None:
         if self.replicas > 1:
-            self.mark("forward")
             self.memory.equation = "J2"
             for chunk in (*taken(self.program.weights), *taken(self.program.tape.tables)):
                 if len(chunk) > 1:
                     self.memory.drop(self.memory.allocate(flat(chunk, "broadcast"), "buffers"))
-        super().micro_batch()
 
     def end_forward(self) -> None:
         """The replica's outputs go once they are gathered; the losses of all become their mean."""

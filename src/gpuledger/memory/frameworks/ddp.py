@@ -97,11 +97,9 @@ class DDPTimeline(GroupTimeline):
 
     def micro_batch(self) -> None:
         self.unfinished = [set(bucket) for bucket in self.buckets]
-        self.mark("forward")
-        self.broadcast_tables()
         super().micro_batch()
 
-    def broadcast_tables(self) -> None:
+    def before_forward(self) -> None:
         """The module's buffers come from rank 0 before each forward: those of a dtype as one. [B5]
 
         Two such copies may be in flight. Ref: torch/csrc/distributed/c10d/comm.cpp.
