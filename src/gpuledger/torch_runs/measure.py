@@ -25,7 +25,6 @@ from .divided import refuse_undividable
 from .environment import device_facts, is_emulated, software_facts
 from .live_bytes import live_bytes_of_step
 from .meter import account_for_step
-from .speed import count_flops, time_steps
 from .step import MODEL_CREATED, Trainer
 from .stream import make_trainer, record_stream_of_step
 
@@ -71,8 +70,12 @@ def measured(run: Run, options: Options, meter: CounterMeter) -> dict[str, Any]:
     if options.stream:
         found["stream"] = record_stream_of_step(trainer)
     if options.timed_steps and not is_emulated():
+        from .speed import time_steps
+
         found["time"] = asdict(time_steps(trainer, options.timed_steps))
     if options.flops:
+        from .speed import count_flops
+
         found["flops"] = count_flops(trainer)
     if options.snapshot:
         dump_snapshot(trainer, options.snapshot)
