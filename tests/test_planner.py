@@ -41,6 +41,9 @@ SPACES = {
     "gpt2 on 8": ("gpt2", "8", 32, ()),
     "gpt2 on 1": ("gpt2", "1", 8, ("training.set_to_none=false",)),
     "grouped heads and windows": ("mistral-7b", "32", 64, ("training.loss=fp32_logits",)),
+    "few micro-batches of several chunks": ("llama-2-7b", "4", 16, (
+        "training.attention=eager", "training.precision=fp16-mixed", "training.loss=fp32_logits",
+        "training.optimizer_implementation=fused")),
     "unfused attention": ("llama-3.2-1b", "16", 48, ("training.attention=eager", "training.optimizer=sgd")),
     "stages a block short": ("gpt2", "7", 28, ("model.num_layers=12", "cluster.gpus_per_node=7")),
     "every second block": ("gpt2", "4", 16, ()),
@@ -48,7 +51,8 @@ SPACES = {
     "fp16 and for-loop": ("gpt2", "8", 16, ("training.precision=fp16-mixed", "training.gradient_clipping=true",
                                             "training.optimizer_implementation=for-loop")),
 }
-OVER = {"every second block": {"recompute": ("none", "every:2")}, "context parallelism": {"cp": "1,2,4"}}
+OVER = {"few micro-batches of several chunks": {"tp": "2", "pp": "2", "recompute": ("full",), "micro_batch_size": "8"},
+        "every second block": {"recompute": ("none", "every:2")}, "context parallelism": {"cp": "1,2,4"}}
 
 
 def space_of(name: str) -> Space:

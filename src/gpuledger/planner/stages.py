@@ -117,13 +117,18 @@ class _Pass:
     def below(self, other: _Pass) -> bool:
         """The other has everything that this one has.
 
-        A pass that finds gradients has, at each of its events, what it has without them, and more.
+        A pass that finds gradients has, at each of its events, what it has without them, and more;
+        a backward pass that finds none makes them.
         """
+        made = self.kind == BACKWARD and self.earlier != other.earlier
+        gradients = (
+            count + (made and part == self.part) for part, count in enumerate(self.with_gradients)
+        )
         return (
             (self.kind, self.part) == (other.kind, other.part)
             and other.earlier in (self.earlier, ALL)
             and all(map(le, self.waiting, other.waiting))
-            and all(map(le, self.with_gradients, other.with_gradients))
+            and all(map(le, gradients, other.with_gradients))
         )
 
 
