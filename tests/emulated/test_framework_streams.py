@@ -45,6 +45,12 @@ def test_streams_of_data_parallel(emulated):
     assert summary["equal_streams"] == 5, differences
 
 
+def test_forward_and_backward_of_tensor_parallelism_alone(emulated):
+    """DTensor without a framework: no account of how its optimizer redistributes gradients."""
+    summary, differences = summary_of(emulated, H100_80GB, "tensor-parallel", 3000, 5)
+    assert summary["equal_streams"] == 5, differences
+
+
 def test_fsdp1_on_another_device(emulated):
     """Scratch of the norms depends on the number of SMs."""
     self_check(emulated, A100_80GB, "fsdp1", 3100, 4)
