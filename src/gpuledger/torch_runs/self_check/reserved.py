@@ -1,6 +1,6 @@
 """Reserved bytes of whole FSDP2 runs, with its side streams, against PyTorch's allocator.
 
-`python -m gpuledger.torch_runs.self_check.reserved FIRST_SEED COUNT`
+`python -m gpuledger.torch_runs.self_check.reserved FIRST_SEED COUNT [fsdp2 | fsdp2-tp]`
 
 Each case runs in a fork, as rank 0 of N, from an empty allocator.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuledger.config.run import Run
 
-from .framework_draw import draw_many
+from .frameworks import cases_of
 
 STEPS = 3
 PEAK = "reserved_bytes.all.peak"
@@ -24,11 +24,13 @@ Peaks = tuple[int, int, int]            # PyTorch's, the engine's, the engine's 
 
 def main(arguments: list[str]) -> int:
     """A summary as JSON to stdout; 1 where a case failed."""
-    first, count = (int(text) for text in arguments)
+    first, count = (int(text) for text in arguments[:2])
+    framework = arguments[2] if arguments[2:] else "fsdp2"
     import torch.distributed.fsdp
     import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
-    found = {seed: in_fork(run) for seed, run in cases(range(first, first + count))}
+    seeds = range(first, first + count)
+    found = {seed: in_fork(run) for seed, run in cases(framework, seeds)}
     peaks = [p for p in found.values() if p is not None]
     print(json.dumps({
         "cases": len(found), "failed": [seed for seed, p in found.items() if p is None],
@@ -38,9 +40,9 @@ def main(arguments: list[str]) -> int:
     return int(len(peaks) < len(found))
 
 
-def cases(seeds: range) -> Iterator[tuple[int, Run]]:
+def cases(framework: str, seeds: range) -> Iterator[tuple[int, Run]]:
     """Those whose parameters stay on the device, and that rank 0 stands for."""
-    for seed, run, rank in draw_many("fsdp2", seeds):
+    for seed, run, rank in cases_of(framework, seeds):
         if rank == 0 and not run.parallel.fsdp2.cpu_offload:
             yield seed, run
 
