@@ -20,6 +20,16 @@ from gpuledger.program.device import Device
 from meshes import on_mesh, resolved
 
 
+def test_buffers_that_torch_keeps_are_named() -> None:
+    """8 micro-batches of 2 x 1,024 tokens of 768 bf16, half of the tokens on each of two ranks."""
+    run = on_mesh(resolved("gpt2", "precision=bf16", "seq_len=1024", "attention=eager", "micro_batch_size=2"),
+                  num_microbatches=8, pp=4, tp=2, sequence_parallel=True, model_parallel="torch")
+    (line,) = [line for line in estimate(run).assumptions if "pipelining" in line]
+    assert "8 received activations and as many gradients of 1,572,864 B" in line
+    assert not any("pipelining" in line for line in estimate(on_mesh(run, pp=4, model_parallel="megatron"
+                                                                     )).assumptions)
+
+
 def most_in_flight(schedule: str, pp: int, m: int, chunks: int = 1) -> list[int]:
     """Per stage: micro-batches that wait or run at a time, waiting weight passes included."""
     peaks = []

@@ -218,6 +218,13 @@ def test_loss_parallel_by_hand() -> None:
         assert (live, peak) == (op.writes[0].nbytes, highest)
 
 
+def test_dtensor_does_not_pad_the_vocabulary() -> None:
+    run = on_mesh(resolved("gpt2", "seq_len=16", "attention=eager", "precision=bf16"), tp=4,
+                  model_parallel="torch")
+    assert any(line == "vocabulary of 50,257 rows in pieces of 12,565 on tensor-parallel ranks; the last have fewer"
+               for line in estimate(run).assumptions)
+
+
 def test_what_does_not_divide_is_said() -> None:
     with pytest.raises(InputError, match="num_heads = 12 cannot be split 5 ways"):
         estimate(on_mesh(gpt(), tp=5))

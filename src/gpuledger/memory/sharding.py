@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from gpuledger.config.run import Run
 from gpuledger.errors import Problem
-from gpuledger.program.local import padded_vocab_size
+from gpuledger.program.local import Local, padded_vocab_size
+from gpuledger.program.precision import PRECISIONS
+from gpuledger.program.tensor import ITEMSIZE
 
 from .context import context_problems
 
@@ -99,12 +101,19 @@ def _pipeline(run: Run) -> Iterator[Problem]:
 
 
 def sharding_assumptions(run: Run) -> Iterator[str]:
-    """What is padded, one line each."""
+    """What is padded or left out, one line each."""
     parallel, model = run.parallel, run.model
     if parallel.cp > 1 and parallel.framework != "megatron":
         yield (f"{run.training.seq_len // parallel.cp:,} tokens of each sequence on a rank, in two pieces; "
                f"context-parallel rank {parallel.cp_rank} of {parallel.cp}, which needs most")
+    if parallel.pp > 1 and parallel.model_parallel_library == "torch":
+        yield buffers_of_torch_pipelining(run)
     if parallel.tp == 1 and parallel.framework != "megatron":
+        return
+    if parallel.model_parallel_library == "torch" and model.vocab_size % parallel.tp:
+        rows = padded_vocab_size(model.vocab_size, parallel) // parallel.tp
+        yield (f"vocabulary of {model.vocab_size:,} rows in pieces of {rows:,} on tensor-parallel ranks; "
+               "the last have fewer")
         return
     padded = padded_vocab_size(model.vocab_size, parallel)
     if padded != model.vocab_size:
@@ -112,3 +121,16 @@ def sharding_assumptions(run: Run) -> Iterator[str]:
             f"vocabulary padded from {model.vocab_size:,} to {padded:,} rows, "
             f"{padded // parallel.tp:,} on each tensor-parallel rank"
         )
+
+
+def buffers_of_torch_pipelining(run: Run) -> str:
+    """What torch.distributed.pipelining keeps and the account does not.
+
+    A buffer for each micro-batch's activation and gradient, from the first step on.
+    Ref: torch/distributed/pipelining/stage.py (_create_act_recv_info, _create_grad_recv_info).
+    """
+    local = Local.of_rank(run.model, run.training, run.parallel)
+    dtype = PRECISIONS[run.training.precision].weight_dtype
+    one = local.micro_batch_size * local.residual_seq_len * run.model.hidden_size * ITEMSIZE[dtype]
+    return (f"torch.distributed.pipelining keeps {run.num_microbatches} received activations and as many "
+            f"gradients of {one:,} B for each chunk of a middle stage; only those in flight are counted")
