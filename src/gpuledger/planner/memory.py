@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuledger.config.run import Run
 from gpuledger.estimate import device_of
+from gpuledger.garbage import collected_later
 from gpuledger.memory.context import HEAVIEST_RANKS
 from gpuledger.memory.frameworks import policy_of
 from gpuledger.memory.layers import Walk, layer_period, plan_walk
@@ -194,6 +195,7 @@ class _Tables:
         one = run_of(rows[:1])
         for parts, masks in _families(wanted, rows, lambda part: peaks.depth(part, one)):
 
+            @collected_later()
             def walk(chosen: Array, parts: Any = parts, masks: Any = masks) -> None:
                 stage = next(iter(parts)).stage
                 found = PartWalk(run_of(chosen), peaks.device, stage, list(parts.values()))
@@ -227,6 +229,7 @@ class _Tables:
         for parts, masks in _families(wanted, rows, lambda part: peaks.content(part, one)):
             needed = masks[""][rows]
 
+            @collected_later()
             def keep(chosen: Array, parts: Any = parts) -> None:
                 stage = next(iter(parts)).stage
                 content = StageContent(run_of(chosen), peaks.device, stage, len(chosen))
