@@ -51,6 +51,11 @@ def test_forward_and_backward_of_tensor_parallelism_alone(emulated):
     assert summary["equal_streams"] == 5, differences
 
 
+def test_context_and_tensor_parallelism_under_fsdp2(emulated):
+    """Ring attention over ranks that are tp apart."""
+    self_check(emulated, H100_80GB, "context-tp", 3000, 5)
+
+
 def test_fsdp1_on_another_device(emulated):
     """Scratch of the norms depends on the number of SMs."""
     self_check(emulated, A100_80GB, "fsdp1", 3100, 4)

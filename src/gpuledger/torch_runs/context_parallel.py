@@ -26,7 +26,8 @@ def enable_context_parallel(parallel: Parallelism, device: str) -> None:
         _attention as implementation,
     )
 
-    mesh = init_device_mesh(device, (parallel.dp, parallel.cp), mesh_dim_names=("dp", "cp"))
+    mesh = init_device_mesh(device, (parallel.dp, parallel.cp, parallel.tp),
+                            mesh_dim_names=("dp", "cp", "tp"))
     _attention.set_rotate_method(ROTATE_METHODS[parallel.context_exchange])
     module: Any = implementation
     module._cp_options.enable_load_balance = True

@@ -60,7 +60,7 @@ def divide(model: Model, training: Training, parallel: Parallelism, device: str)
     if problems:
         raise NotYetError.of(problems)
     if parallel.cp > 1:
-        join_group(parallel.dp * parallel.cp)
+        join_group(parallel.dp * parallel.cp * parallel.tp)
         enable_context_parallel(parallel, device)
         training = local_training(training, parallel)
     if parallel.framework is None and parallel.tp > 1:

@@ -26,7 +26,7 @@ from gpuledger.memory.step import StepRunner
 
 from .context_draw import draw_context_run
 from .framework_draw import DRAWS, draw_framework_run
-from .tensor_draw import draw_tensor_run
+from .tensor_draw import draw_context_tensor_run, draw_tensor_run
 
 TENSOR_PARALLEL = {"tensor-parallel": None, "fsdp2-tp": "fsdp2"}     # and whose data parallelism
 SMALL_BYTES = {"deepspeed": 4096, "dataparallel": 4096}
@@ -47,7 +47,7 @@ class Outcome:
 def main(arguments: list[str]) -> int:
     """Mismatches go to stderr, a summary as JSON to stdout. Returns 1 if there was a mismatch."""
     parser = argparse.ArgumentParser(prog="gpuledger.torch_runs.self_check.frameworks")
-    parser.add_argument("framework", choices=[*DRAWS, *TENSOR_PARALLEL, "context"])
+    parser.add_argument("framework", choices=[*DRAWS, *TENSOR_PARALLEL, "context", "context-tp"])
     parser.add_argument("first_seed", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("--show", type=int, default=3, help="mismatches to describe")
@@ -75,6 +75,8 @@ def cases_of(framework: str, seeds: range) -> Iterator[tuple[int, Run, int]]:
         rng = random.Random(f"{framework} {seed}")
         if framework == "context":
             yield seed, *draw_context_run(rng)
+        elif framework == "context-tp":
+            yield seed, *draw_context_tensor_run(rng)
         elif framework in TENSOR_PARALLEL:
             yield seed, *draw_tensor_run(rng, TENSOR_PARALLEL[framework])
         else:
@@ -132,7 +134,7 @@ def compare(seed: int, run: Run, rank: int) -> Outcome:
 
     truth = measured(run, rank)
     if run.parallel.cp > 1:
-        run = at_rank(run, rank % run.parallel.cp)
+        run = at_rank(run, rank // run.parallel.tp % run.parallel.cp)
     device, policy = current_device(), policy_of(run.parallel, rank)
     training = policy.computed(run.training)
     program = policy.build(run, device, Stage(0, run.model.num_layers))

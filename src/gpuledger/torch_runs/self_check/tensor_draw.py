@@ -10,6 +10,7 @@ from gpuledger.config.run import Run
 from gpuledger.memory.frameworks import unmodelled
 from gpuledger.memory.sharding import unmodelled_sharding
 
+from .context_draw import draw_context_run
 from .draw import draw_run, kernels_for
 from .framework_draw import adam, draw_fsdp2
 
@@ -44,6 +45,26 @@ def draw_tensor_run(rng: random.Random, framework: str | None) -> tuple[Run, int
             # the last ranks have fewer rows of a vocabulary that tp does not divide
             ranks = range(0, dp * tp, tp if run.model.vocab_size % tp else 1)
             return run, rng.choice([0, 0, ranks[-1], rng.choice(ranks)])
+
+
+def draw_context_tensor_run(rng: random.Random) -> tuple[Run, int]:
+    """Context parallelism too, under FSDP2: its ranks are tp apart."""
+    while True:
+        base, _ = draw_context_run(rng)
+        keys, tp = base.model_dump(), rng.choice((2, 2, 4))
+        if base.parallel.framework != "fsdp2" or base.training.seq_len // base.parallel.cp % tp:
+            continue
+        keys["parallel"] |= {"tp": tp, "sequence_parallel": rng.random() < 0.7}
+        divide(keys, tp, sequence=False, vocabulary=True)
+        keys["cluster"]["gpus"] = base.parallel.world_size * tp
+        if keys["training"]["loss"] not in ("chunked", "fused_linear"):
+            keys["training"].pop("loss_chunks")
+        try:
+            run = Run.model_validate(keys)
+        except ValidationError:
+            continue
+        if not any(unmodelled(run)) and not any(unmodelled_sharding(run)):
+            return run, rng.randrange(run.parallel.world_size)
 
 
 def divide(keys: dict[str, Any], tp: int, *, sequence: bool, vocabulary: bool) -> None:
