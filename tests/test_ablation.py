@@ -7,9 +7,11 @@ from __future__ import annotations
 import pytest
 
 from golden_streams import NAMES, golden
+from gpuledger.memory import autograd as autograd_module
 from gpuledger.memory import timeline as timeline_module
+from gpuledger.memory.autograd import Buffer
 from gpuledger.memory.run import steady_step
-from gpuledger.memory.timeline import Buffer, Timeline
+from gpuledger.memory.timeline import Timeline
 from gpuledger.program import layout, operators
 from gpuledger.program.model import Program, build
 from gpuledger.program.program import Tape
@@ -72,12 +74,12 @@ def adds_to_views(monkeypatch):
         def __init__(self, number, is_view, strides=None):
             super().__init__(number, False, strides)
 
-    monkeypatch.setattr(timeline_module, "Buffer", Owned)
+    monkeypatch.setattr(autograd_module, "Buffer", Owned)
 
 
 def never_adds_in_place(monkeypatch):
     """Two gradients always need a third buffer."""
-    monkeypatch.setattr(timeline_module, "dense", lambda shape, strides: False)
+    monkeypatch.setattr(autograd_module, "dense", lambda shape, strides: False)
 
 
 def no_early_stop(monkeypatch):

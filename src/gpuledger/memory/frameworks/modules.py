@@ -12,9 +12,9 @@ from gpuledger.program.model import Program
 from gpuledger.program.program import Op, Part
 from gpuledger.program.tensor import Tensor
 
+from ..autograd import Buffer
 from ..group_timeline import GroupTimeline
 from ..schedule import Step
-from ..timeline import Buffer
 
 HEADS = ("query", "key")                 # projections that a module of their own splits into heads
 

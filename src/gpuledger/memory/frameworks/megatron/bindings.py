@@ -15,8 +15,8 @@ from gpuledger.config.megatron import MegatronOptions
 from gpuledger.program.program import Op
 from gpuledger.program.tensor import Tensor
 
+from ...autograd import Deferred
 from ...ledger import Memory
-from ...timeline import Deferred
 from .arrivals import Arrival
 
 ONE_NUMBER = Tensor("number of the schedule", (1,), "float32", "scratch")
