@@ -4,13 +4,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pydantic_core import ValidationError
-
 from gpuledger.config.run import Run
 from gpuledger.memory.context import context_problems
 from gpuledger.memory.frameworks import unmodelled
 
-from .draw import draw_run
+from .draw import draw_run, run_of
 from .framework_draw import draw_ddp, draw_fsdp2
 
 CP_RANKS = (2, 2, 3, 4, 8)
@@ -37,11 +35,8 @@ def draw_context_run(rng: random.Random) -> tuple[Run, int]:
             "seq_len": seq_len, "global_batch_size": base.training.global_batch_size * dp}
         keys["model"]["max_position_embeddings"] = seq_len + rng.randint(0, 9)
         keys["cluster"]["gpus"] = dp * cp
-        if keys["training"]["loss"] not in ("chunked", "fused_linear"):
-            keys["training"].pop("loss_chunks")
-        try:
-            run = Run.model_validate(keys)
-        except ValidationError:
+        run = run_of(keys)
+        if run is None:
             continue
         if not any(unmodelled(run)) and not any(context_problems(run)):
             return run, rng.randrange(dp * cp)

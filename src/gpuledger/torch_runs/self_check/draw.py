@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from pydantic_core import ValidationError
+
 from gpuledger.config.cluster import Cluster, DensePeaks, Gpu
 from gpuledger.config.model import Bias, Model
 from gpuledger.config.parallelism import Parallelism
@@ -34,6 +36,16 @@ def draw_run(rng: random.Random, kernels: str = "torch") -> Run:
               dense_peak_flops_per_second=DensePeaks(), sources={})
     return Run(name="drawn", model=model, training=training, parallel=Parallelism(),
                cluster=Cluster(gpu=gpu, gpus=1, gpus_per_node=1))
+
+
+def run_of(keys: dict[str, Any]) -> Run | None:
+    """The run of drawn keys; None where they contradict each other."""
+    if keys["training"]["loss"] not in ("chunked", "fused_linear"):
+        keys["training"].pop("loss_chunks")
+    try:
+        return Run.model_validate(keys)
+    except ValidationError:
+        return None
 
 
 def with_fused_kernels(rng: random.Random, training: Training) -> Training:

@@ -5,12 +5,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pydantic_core import ValidationError
-
 from gpuledger.config.run import Run
 from gpuledger.memory.frameworks import unmodelled
 
-from .draw import draw_run, kernels_for
+from .draw import draw_run, kernels_for, run_of
 
 RANKS = (1, 2, 2, 8, 8, 64, 512)
 REPLICAS = (1, 2, 2, 4, 8)                   # GPUs that one process sees
@@ -30,11 +28,8 @@ def draw_framework_run(rng: random.Random, framework: str) -> tuple[Run, int]:
         keys["cluster"]["gpus"] = ranks
         if framework == "dataparallel":
             keys["cluster"]["gpus_per_node"] = ranks
-        if keys["training"]["loss"] not in ("chunked", "fused_linear"):
-            keys["training"].pop("loss_chunks")
-        try:
-            run = Run.model_validate(keys)
-        except ValidationError:
+        run = run_of(keys)
+        if run is None:
             continue
         possible = run.training.attention in kernels_for(run.model, run.training.precision)
         if possible and not any(unmodelled(run)):

@@ -4,14 +4,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pydantic_core import ValidationError
-
 from gpuledger.config.run import Run
 from gpuledger.memory.frameworks import unmodelled
 from gpuledger.memory.sharding import unmodelled_sharding
 
 from .context_draw import draw_context_run
-from .draw import draw_run, kernels_for
+from .draw import draw_run, kernels_for, run_of
 from .framework_draw import adam, draw_fsdp2
 
 TP_RANKS = (2, 2, 3, 4, 8)
@@ -34,11 +32,8 @@ def draw_tensor_run(rng: random.Random, framework: str | None) -> tuple[Run, int
         keys["training"]["global_batch_size"] = base.training.global_batch_size * dp
         divide(keys, tp, sequence=sequence, vocabulary=rng.random() < 0.7)
         keys["cluster"]["gpus"] = dp * tp
-        if keys["training"]["loss"] not in ("chunked", "fused_linear"):
-            keys["training"].pop("loss_chunks")
-        try:
-            run = Run.model_validate(keys)
-        except ValidationError:
+        run = run_of(keys)
+        if run is None:
             continue
         possible = run.training.attention in kernels_for(run.model, run.training.precision)
         if possible and not any(unmodelled(run)) and not any(unmodelled_sharding(run)):
@@ -57,11 +52,8 @@ def draw_context_tensor_run(rng: random.Random) -> tuple[Run, int]:
         keys["parallel"] |= {"tp": tp, "sequence_parallel": rng.random() < 0.7}
         divide(keys, tp, sequence=False, vocabulary=True)
         keys["cluster"]["gpus"] = base.parallel.world_size * tp
-        if keys["training"]["loss"] not in ("chunked", "fused_linear"):
-            keys["training"].pop("loss_chunks")
-        try:
-            run = Run.model_validate(keys)
-        except ValidationError:
+        run = run_of(keys)
+        if run is None:
             continue
         if not any(unmodelled(run)) and not any(unmodelled_sharding(run)):
             return run, rng.randrange(run.parallel.world_size)
