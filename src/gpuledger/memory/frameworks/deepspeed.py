@@ -16,8 +16,9 @@ from gpuledger.program.sizes import Size, round_up
 from gpuledger.program.tensor import Tensor
 
 from ..optimizer_states import optimizer_states
-from ..policy import PAGEABLE, PINNED, Counted, Kept, Policy, Share, listed
+from ..policy import PAGEABLE, Counted, Kept, Share, listed
 from ..step import StepRunner
+from .deepspeed_policy import DeepSpeedPolicy
 from .deepspeed_runner import DeepSpeedRunner
 from .deepspeed_timeline import DeepSpeedTimeline
 
@@ -33,7 +34,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class DeepSpeed(Policy):
+class DeepSpeed(DeepSpeedPolicy):
     """One rank of `ranks`; where none is given, the first one that keeps most gradients."""
 
     stage: int
@@ -44,26 +45,8 @@ class DeepSpeed(Policy):
     equation = "D1"
 
     @property
-    def divides_matrices(self) -> bool:
-        return True
-
-    @property
-    def walks_layers_once(self) -> bool:
-        """Buckets and partitions span layers as their sizes have it."""
-        return False
-
-    @property
-    def offloads_optimizer(self) -> bool:
-        """The partition's masters, states and fp32 gradients are in the host's memory. [D13]"""
-        return self.options.offload_optimizer.device == "cpu"
-
-    @property
     def overlaps(self) -> bool:
         return bool(self.options.overlap_comm)
-
-    def computed(self, training: Training) -> Training:
-        """The model is bf16; its fp32 masters are the engine's."""
-        return training.model_copy(update={"precision": "bf16", "set_to_none": True})
 
     def flat_elements(self, weights: Sequence[Tensor]) -> Size:
         """Parameters of one flat tensor, padded to whole partitions. [D1]"""
@@ -140,7 +123,7 @@ class DeepSpeed(Policy):
             return []
         every = listed(weights)
         part, dtype = self.partition_elements(every), every[0].dtype
-        pinned = PINNED if self.options.offload_optimizer.pin_memory else PAGEABLE
+        pinned = self.offload_memory
         master = Tensor("master", (part,), "float32")
         copy = Tensor("copy", (part,), dtype)
         largest = Tensor("largest gradient", (max(w.numel for w in every),), dtype)

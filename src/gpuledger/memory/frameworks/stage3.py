@@ -18,15 +18,16 @@ from gpuledger.program.tensor import Tensor
 
 from ..optimizer_states import optimizer_states
 from ..optimizer_step import OptimizerStep
-from ..policy import PAGEABLE, PINNED, Counted, Kept, Policy, Share, listed
+from ..policy import PAGEABLE, PINNED, Counted, Kept, Share, listed
 from ..step import StepRunner
 from .deepspeed_norm import norm_in_double
+from .deepspeed_policy import DeepSpeedPolicy
 from .stage3_linear import with_own_linears
 from .stage3_timeline import Stage3Timeline
 
 
 @dataclass(frozen=True)
-class Stage3(Policy):
+class Stage3(DeepSpeedPolicy):
     """One rank of `ranks`; all keep the same."""
 
     ranks: int
@@ -36,27 +37,9 @@ class Stage3(Policy):
     equation = "D7"
 
     @property
-    def offloads_optimizer(self) -> bool:
-        """Masters, states and gradient partitions are in the host's memory. [D13]"""
-        return self.options.offload_optimizer.device == "cpu"
-
-    @property
     def offloads_parameters(self) -> bool:
         """The parts of parameters are there too. [D13]"""
         return self.options.offload_param.device == "cpu"
-
-    @property
-    def divides_matrices(self) -> bool:
-        return True
-
-    @property
-    def walks_layers_once(self) -> bool:
-        """Prefetching and buckets span layers as their sizes have it."""
-        return False
-
-    def computed(self, training: Training) -> Training:
-        """The model is bf16; its fp32 masters are the engine's."""
-        return training.model_copy(update={"precision": "bf16", "set_to_none": True})
 
     def build(
         self, run: Run, device: Device, part: Stage, num_layers: int | None = None
@@ -149,7 +132,7 @@ class Stage3(Policy):
         if self.offloads_parameters:
             kept.append(Kept("parameters", "parameters", (flat,), "D13", PINNED))
         if self.offloads_optimizer:
-            pinned = PINNED if self.options.offload_optimizer.pin_memory else PAGEABLE
+            pinned = self.offload_memory
             states = tuple(s for master in masters for s in optimizer_states(master, training))
             kept += [Kept("optimizer", "fp32 master weights", masters, "D13", PAGEABLE),
                      Kept("optimizer", "optimizer states", states, "D13", PAGEABLE),
