@@ -9,7 +9,6 @@ this file; with --check it fails where that file would change. Nothing is fitted
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +20,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE)]
 
 from golden_rows import Row, recorded_rows  # noqa: E402
+from result_file import written_or_checked  # noqa: E402
 
 from gpuledger.errors import GpuledgerError  # noqa: E402
 from gpuledger.estimate import device_of  # noqa: E402
@@ -176,12 +176,7 @@ def main() -> int:
         for counter in ("steady", "peak"):
             print(f"{name:38} {counter:7} {figures[counter]}")
     print(f"not scored: {len(made['not_scored'])}")
-    text = json.dumps(made, indent=1) + "\n"
-    path = HERE / "accuracy.json"
-    if "--check" in sys.argv[1:]:
-        return int(path.read_text() != text)
-    path.write_text(text)
-    return 0
+    return written_or_checked(HERE / "accuracy.json", made)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,15 @@ fp32. Writes korthikanti.json beside this file; with --check it fails where that
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1] / "src")]
+sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE)]
+
+from result_file import written_or_checked  # noqa: E402
 
 from gpuledger.config import Run, load_run  # noqa: E402
 from gpuledger.estimate import device_of  # noqa: E402
@@ -115,12 +116,7 @@ def main() -> int:
         print(f"{one['model']:5} {one['what']:30} {one['published_gib']:9.4f} layers {one['layers_gib']:9.4f} "
               f"({one['layers_error_percent']:+.3f} %) peak {one['peak_gib']:9.4f} "
               f"({one['peak_error_percent']:+.2f} %)")
-    text = json.dumps(found, indent=1) + "\n"
-    path = HERE / "korthikanti.json"
-    if "--check" in sys.argv[1:]:
-        return int(path.read_text() != text)
-    path.write_text(text)
-    return 0
+    return written_or_checked(HERE / "korthikanti.json", found)
 
 
 if __name__ == "__main__":
