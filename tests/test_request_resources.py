@@ -12,7 +12,7 @@ from gpuledger.compute.step_time.of_run import StepTime, step_time
 from gpuledger.errors import InputError
 from gpuledger.estimate import Estimate, estimate
 from gpuledger.planner.requests import RequestOptions, Resources, Span, resources
-from gpuledger.planner.requests.resources import daly_interval_seconds, optimizer_steps
+from gpuledger.planner.requests.resources import daly_interval_seconds
 from request_runs import files_of, run_of
 
 RUN = run_of("fsdp2", zero_stage=3)          # 16 GPUs of 700 W, 256 x 4,096 = 2^20 tokens per step
@@ -36,7 +36,7 @@ def account(time: StepTime | None = None, run: Estimate = ESTIMATE, **options: A
 
 
 def test_steps_see_at_least_the_tokens() -> None:
-    assert [optimizer_steps(RUN, tokens) for tokens in (1, 2**20, 2**20 + 1)] == [1, 1, 2]
+    assert [RUN.training.optimizer_steps(tokens) for tokens in (1, 2**20, 2**20 + 1)] == [1, 1, 2]
 
 
 def test_hours_energy_and_cost_by_hand() -> None:

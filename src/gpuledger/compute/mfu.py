@@ -39,7 +39,7 @@ class Measured:
             raise InputError(f"{name} = {value} is not a measurement", "give a number above 0")
         if name == "tokens_per_second_per_gpu":
             return value
-        tokens = run.training.global_batch_size * run.training.seq_len
+        tokens = run.training.tokens_per_step
         return (value if name == "tokens_per_second" else tokens / value) / run.cluster.gpus
 
 

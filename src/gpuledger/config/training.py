@@ -125,6 +125,15 @@ class Training(Record):
             )
 
     @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.global_batch_size * self.seq_len
+
+    def optimizer_steps(self, tokens: int) -> int:
+        """Whole optimizer steps that see at least so many tokens. [R2]"""
+        return -(-tokens // self.tokens_per_step)
+
+    @property
     def computes_in_16_bit(self) -> bool:
         """Matrix products and attention run on 16-bit numbers."""
         return self.precision not in ("fp32", "tf32")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from gpuledger.advice import advise
 from gpuledger.errors import GpuledgerError
 
 from .plan import Answer
-from .table import capacity_left, evaluated
+from .table import evaluated, fitting
 
 MORE = (2, 4, 8, 16, 32, 64)  # times as many GPUs
 MOST_REMEDIES = 3
@@ -30,14 +28,10 @@ def enough_gpus(answer: Answer) -> str | None:
             table, _ = evaluated(asked)
         except GpuledgerError:
             continue
-        room = np.array([capacity_left(asked, table, n) for n in range(len(table.frameworks))])
-        good = table.allocated_bytes <= room[table.framework]
-        limit = asked.longest_step_seconds
-        if limit is not None:
-            good &= table.seconds <= limit
+        _, good = fitting(asked, table)
         if good.any():
             best = float(table.seconds[good].min())
-            in_time = ", in time" if limit is not None else ""
+            in_time = ", in time" if asked.longest_step_seconds is not None else ""
             return f"with {gpus:,} GPUs {int(good.sum()):,} layouts fit{in_time}: the fastest takes {best:.3g} s a step"
     return None
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuledger.config.parallelism import Framework
 from gpuledger.config.run import Run
 from gpuledger.config.training import Recompute
 from gpuledger.memory.pipeline.stages import layers_of_stages
@@ -73,10 +72,6 @@ class Space:
     zero_stage: tuple[int, ...]
     sequence_parallel: tuple[int, ...]
     recompute: tuple[Recompute, ...]
-
-    @property
-    def framework(self) -> Framework | None:
-        return self.run.parallel.framework
 
     def run_of(self, row: dict[str, int]) -> Run:
         """The run of one layout. It is not validated: the space holds what divides."""

@@ -62,9 +62,7 @@ class PeakMemory:
                 of_ranks = [self._at_rank(rank)._fullest(layouts[chosen]) for rank in ranks]
                 fullest, first = of_ranks[0]
                 for other, other_first in of_ranks[1:]:
-                    more = other_first.requested > first.requested
-                    fullest = Bytes(np.where(more, other.requested, fullest.requested),
-                                    np.where(more, other.rounding, fullest.rounding))
+                    fullest = fullest.replaced(other_first.requested > first.requested, other)
                 found.put(chosen, fullest)
         return found
 

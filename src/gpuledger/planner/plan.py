@@ -9,7 +9,7 @@ import numpy as np
 
 from .question import Question
 from .search import Plan, Search, closest
-from .table import Progress, Table, best_first, capacity_left, evaluated
+from .table import Progress, Table, best_first, evaluated, fitting
 from .walks import Array
 
 TIE = 0.03
@@ -44,11 +44,7 @@ def plan(question: Question, progress: Progress = lambda what, done, total: None
     Raises InputError where the space has no layout, what `estimate` raises where none is modelled.
     """
     table, dropped = evaluated(question, progress)
-    room = np.array([capacity_left(question, table, n) for n in range(len(table.frameworks))])
-    fits = table.allocated_bytes <= room[table.framework]
-    meets = fits
-    if question.longest_step_seconds is not None:
-        meets = fits & (table.seconds <= question.longest_step_seconds)
+    fits, meets = fitting(question, table)
     search = Search(question, table, progress)
     search.run(best_first(question, table, np.flatnonzero(meets)))
     found = search.found

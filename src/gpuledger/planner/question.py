@@ -61,9 +61,7 @@ class Question:
         """What a step may take for the deadline to be met. [L4]"""
         if self.days is None or self.tokens is None:
             return None
-        training = self.run.training
-        steps = -(-self.tokens // (training.global_batch_size * training.seq_len))
-        return self.days * SECONDS_PER_DAY / steps
+        return self.days * SECONDS_PER_DAY / self.run.training.optimizer_steps(self.tokens)
 
     @property
     def frameworks(self) -> tuple[Framework | None, ...] | None:

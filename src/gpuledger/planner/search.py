@@ -30,8 +30,6 @@ class Plan:
     """Of the layout in the table."""
     estimate: Estimate
     time: StepTime
-    neutral_bytes: int
-    """Allocated bytes of the same layout without a framework's buffers."""
 
     @property
     def run(self) -> Run:
@@ -40,10 +38,6 @@ class Plan:
     @property
     def headroom_bytes(self) -> int:
         return self.estimate.memory.headroom_bytes
-
-    @property
-    def gpu_seconds_per_step(self) -> float:
-        return self.time.step_seconds * self.run.cluster.gpus
 
 
 class Search:
@@ -110,7 +104,7 @@ def look_at(
     run = table.run_of(number)
     try:
         found = estimate(run, replay=replay)
-        return Plan(number, found, step_time(run), int(table.allocated_bytes[number]))
+        return Plan(number, found, step_time(run))
     except GpuledgerError as error:
         rejected[error.problems[0].message] += 1
         return None

@@ -90,6 +90,14 @@ def capacity_left(question: Question, table: Table, framework: int) -> int:
     return gpu.capacity_bytes - (context.expected if context else 0) - needed_headroom(question)
 
 
+def fitting(question: Question, table: Table) -> tuple[Array, Array]:
+    """(which layouts fit, which of these are in time too)."""
+    room = np.array([capacity_left(question, table, n) for n in range(len(table.frameworks))])
+    fits = table.allocated_bytes <= room[table.framework]
+    limit = question.longest_step_seconds
+    return fits, fits if limit is None else fits & (table.seconds <= limit)
+
+
 def needed_headroom(question: Question) -> int:
     """Bytes that are kept free."""
     return round(question.run.cluster.gpu.capacity_bytes * question.headroom_percent / 100)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuledger.compute.step_time.breakdown import Breakdown
 from gpuledger.compute.step_time.counted import counted
 from gpuledger.compute.step_time.inputs import Counted, Layout, Software, Traffic
 from gpuledger.compute.step_time.of_run import (
@@ -21,7 +20,6 @@ from gpuledger.compute.step_time.of_run import (
     device_of,
     recomputed_shares,
     software_of,
-    step_time,
 )
 from gpuledger.compute.step_time.step import Shared, shared_seconds, step_breakdown
 from gpuledger.errors import InputError
@@ -64,10 +62,6 @@ class StepSeconds:
                                            gathered(software, at), gathered(shared, at))
                 found[piece] = breakdown.step_seconds
         return found
-
-    def breakdown(self, layouts: Layouts, number: int) -> Breakdown:
-        """Where the seconds of one layout go."""
-        return step_time(self.space.run_of(layouts.row(number))).breakdown
 
     def _shared(self, rows: Rows, members: Array) -> tuple[Software, Shared]:
         """Software and shared seconds of some rows, as columns."""

@@ -46,10 +46,13 @@ class Bytes:
 
     def higher(self, other: Bytes) -> Bytes:
         """Entry by entry the one with more requested bytes; this one where they are equal."""
-        other_wins = other.requested > self.requested
+        return self.replaced(other.requested > self.requested, other)
+
+    def replaced(self, where: Array, other: Bytes) -> Bytes:
+        """The other's entries where that is asked for."""
         return Bytes(
-            np.where(other_wins, other.requested, self.requested),
-            np.where(other_wins, other.rounding, self.rounding),
+            np.where(where, other.requested, self.requested),
+            np.where(where, other.rounding, self.rounding),
         )
 
     @classmethod

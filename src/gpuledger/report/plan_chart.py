@@ -81,11 +81,10 @@ def drawn(answer: Answer, chosen: np.ndarray) -> list[int]:
 
 def _dots(answer: Answer, numbers: list[int]) -> Iterator[Dot]:
     table = answer.table
-    room = [capacity_left(answer.question, table, n) for n in range(len(table.frameworks))]
     ranks = {plan.number: rank for rank, plan in enumerate(answer.plans or answer.over, 1)}
     for i in numbers:
         nbytes, seconds = int(table.allocated_bytes[i]), float(table.seconds[i])
-        kind = FITS if nbytes <= room[int(table.framework[i])] else FITS_NOT
+        kind = FITS if answer.fits[i] else FITS_NOT
         if kind == FITS and passed_over(answer, seconds):
             kind = PASSED_OVER
         yield Dot(label_of(answer, i), seconds, nbytes, kind, ranks.get(i, 0))

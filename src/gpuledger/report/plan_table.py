@@ -71,8 +71,7 @@ def span(plan: Plan) -> str:
 
 def days_of(answer: Answer, plan: Plan) -> float:
     """Days that the tokens take, without stops."""
-    training = plan.run.training
-    steps = -(-(answer.question.tokens or 0) // (training.global_batch_size * training.seq_len))
+    steps = plan.run.training.optimizer_steps(answer.question.tokens or 0)
     return steps * plan.time.step_seconds / SECONDS_PER_DAY
 
 

@@ -55,7 +55,7 @@ def step_time(run: Run, schedule: str | None = None) -> StepTime:
     breakdown = step_breakdown(
         decoder_of(run.model, run.training), layout_of(run, schedule), device, program
     )
-    tokens = run.training.global_batch_size * run.training.seq_len
+    tokens = run.training.tokens_per_step
     return StepTime(
         breakdown=breakdown,
         tokens_per_second_per_gpu=tokens / float(breakdown.step_seconds) / run.cluster.gpus,

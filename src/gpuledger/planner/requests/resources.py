@@ -78,7 +78,7 @@ def resources(estimate: Estimate, time: StepTime, options: RequestOptions) -> Re
     Raises InputError where jobs are too short or too many.
     """
     run, error = estimate.run, time.error
-    steps = optimizer_steps(run, options.tokens)
+    steps = run.training.optimizer_steps(options.tokens)
     step = Span(time.step_seconds, error.low_seconds, error.high_seconds)
     training = step.times(steps)
     checkpoint = estimate.checkpoint
@@ -87,7 +87,7 @@ def resources(estimate: Estimate, time: StepTime, options: RequestOptions) -> Re
     hours = seconds.times(run.cluster.gpus / HOUR)
     jobs, job_seconds = jobs_of(seconds, rhythm, options)
     return Resources(
-        gpus=run.cluster.gpus, steps=steps, tokens=steps * tokens_per_step(run),
+        gpus=run.cluster.gpus, steps=steps, tokens=steps * run.training.tokens_per_step,
         step_seconds=step, training_seconds=training, seconds=seconds, gpu_hours=hours,
         energy_kwh=energy_kwh(run, hours, options.pue or 1.0),
         cost=None if options.price_per_gpu_hour is None
@@ -95,16 +95,6 @@ def resources(estimate: Estimate, time: StepTime, options: RequestOptions) -> Re
         weights_bytes=checkpoint.weights_bytes, checkpoint_bytes=checkpoint.full_bytes,
         storage_bytes=options.kept_checkpoints * checkpoint.full_bytes,
         cadence=rhythm, jobs=jobs, job_seconds=job_seconds)
-
-
-def tokens_per_step(run: Run) -> int:
-    """Tokens of one optimizer step over all ranks."""
-    return run.training.global_batch_size * run.training.seq_len
-
-
-def optimizer_steps(run: Run, tokens: int) -> int:
-    """Whole optimizer steps that see at least so many tokens. [R2]"""
-    return -(-tokens // tokens_per_step(run))
 
 
 def energy_kwh(run: Run, gpu_hours: Span, pue: float) -> Span | None:
