@@ -9,7 +9,7 @@ import numpy as np
 
 from .question import Question
 from .search import Plan, Search, closest
-from .table import Progress, Table, best_first, evaluated, fitting
+from .table import Progress, Table, best_first, evaluated, fitting, pareto
 from .walks import Array
 
 TIE = 0.03
@@ -62,9 +62,11 @@ def tied(table: Table, best: Plan, chosen: Array) -> int:
 
 
 def front_of(answer: Answer) -> Array:
-    """Numbers of the layouts among which the front is: those that fit on the best plan's GPUs, or
-    all where none does."""
+    """Numbers of the layouts on the front, fastest first: of those that fit on the best plan's GPUs,
+    or of all where none does."""
     gpus = answer.table.layouts.gpus
     if answer.plans:
-        return np.flatnonzero((gpus == answer.plans[0].run.cluster.gpus) & answer.fits)
-    return np.arange(len(gpus))
+        chosen = np.flatnonzero((gpus == answer.plans[0].run.cluster.gpus) & answer.fits)
+    else:
+        chosen = np.arange(len(gpus))
+    return pareto(answer.table, chosen)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import __version__
 from ..planner.plan import Answer, front_of
-from ..planner.table import capacity_left, pareto
+from ..planner.table import capacity_left
 from ..units import count
 from .charts.chart import Chart
 from .charts.pareto import FITS, FITS_NOT, PASSED_OVER, Plans
@@ -66,7 +66,7 @@ def finding(answer: Answer, fitting: int) -> str:
 def drawn(answer: Answer, chosen: np.ndarray) -> list[int]:
     """Numbers of the layouts in the picture: plans, front, and the fastest others around them."""
     table = answer.table
-    front = pareto(table, front_of(answer))
+    front = front_of(answer)
     known = set(chosen.tolist())
     plans = [plan.number for plan in answer.plans or answer.over if plan.number in known]
     capacity = answer.question.run.cluster.gpu.capacity_bytes

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..planner.plan import Answer, front_of
 from ..planner.search import Plan
-from ..planner.table import pareto
 from .plan_table import days_of
 from .step_time import utilization
 
@@ -40,7 +39,7 @@ def plan_content(answer: Answer) -> dict[str, Any]:
         "fits": bool(answer.plans),
         "plans": [content_of(answer, plan) for plan in answer.plans],
         "closest": [content_of(answer, plan) for plan in answer.over],
-        "pareto": [layout_content(answer, int(i)) for i in pareto(table, front_of(answer))],
+        "pareto": [layout_content(answer, int(i)) for i in front_of(answer)],
     }  # fmt: skip
 
 

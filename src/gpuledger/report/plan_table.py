@@ -9,7 +9,7 @@ from ..config.run import Run
 from ..planner.plan import TIE, Answer, front_of
 from ..planner.question import SECONDS_PER_DAY
 from ..planner.search import Plan
-from ..planner.table import needed_headroom, numbers, pareto
+from ..planner.table import needed_headroom, numbers
 from ..units import count, gib, gib_cell
 from .step_time import utilization
 
@@ -105,7 +105,7 @@ def _remarks(answer: Answer) -> Iterator[str]:
         yield (f"{answer.tied:,} layouts on as many GPUs are within {100 * TIE:.0f} % of the best step, "
                "closer than the model can tell")
     if answer.plans:
-        front = pareto(answer.table, front_of(answer))
+        front = front_of(answer)
         points = "; ".join(f"{answer.table.seconds[i]:.4g} s {gib(int(answer.table.allocated_bytes[i]))}"
                            for i in front[:FRONT])
         more = f", and {len(front) - FRONT} more" if len(front) > FRONT else ""

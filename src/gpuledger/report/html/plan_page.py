@@ -7,7 +7,6 @@ from html import escape
 from typing import Any
 
 from ...planner.plan import Answer, front_of
-from ...planner.table import pareto
 from ...units import gib_cell
 from ..build import Picture
 from ..plan_chart import label_of
@@ -101,7 +100,7 @@ def front_table(answer: Answer, content: Mapping[str, Any]) -> str:
         + number(f"{values['step_seconds']:.4g}", values["step_seconds"])
         + number(gib_cell(values["neutral_allocated_bytes"]), values["neutral_allocated_bytes"])
         + "</tr>"
-        for i, values in zip(pareto(answer.table, front_of(answer)).tolist(), content["pareto"], strict=True)
+        for i, values in zip(front_of(answer).tolist(), content["pareto"], strict=True)
     ]
     heads = sorting_heads(FRONT_COLUMNS, "step s", "ascending")
     return (
